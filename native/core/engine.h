@@ -1,0 +1,94 @@
+// One engine: slab, submission ring, progress thread, control thread, jobs thread, completion channel and a transport.
+//
+// Everything public is called on the loop thread unless it says otherwise. Native threads never call into the caller
+// (INV-3): they push records and events and ring `fd()`.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/completion_channel.h"
+#include "core/event_queue.h"
+#include "core/job_thread.h"
+#include "core/op_slab.h"
+#include "core/progress_thread.h"
+#include "core/reactor.h"
+#include "hixl_aio/transport.h"
+
+namespace hixl_aio {
+
+struct EngineConfig {
+  std::uint32_t max_operations = 65536;  // slots of the slab: accepted and not yet drained
+};
+
+// What one drain gives to the caller.
+class DrainSink : public SignalSink {
+ public:
+  // `op` is still valid: the slot is released when this returns.
+  virtual void complete(const CompletionRecord& record, const Op& op) = 0;
+  virtual void event(Event&& event) = 0;
+
+ protected:
+  ~DrainSink() = default;
+};
+
+struct EngineCounters {
+  std::uint64_t submitted = 0;
+  std::uint64_t completed = 0;  // records pushed by native threads, whether or not they were drained
+  std::uint64_t drained = 0;
+  std::uint64_t inline_done = 0;
+  std::uint64_t wakeups = 0;  // writes to the eventfd by this engine's threads
+  std::uint32_t in_flight = 0;
+};
+
+class Engine final : public TransportHost {
+ public:
+  Engine(EngineConfig config, std::unique_ptr<Transport> transport);
+  ~Engine();  // shuts down if nobody did; joins native threads, which never need the caller's locks
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  Status start(const std::string& address, std::string& bound, std::string& error);
+
+  // An operation to fill; null when the slab is full (queue_full). Pass it to submit or discard.
+  Op* acquire() noexcept;
+  void discard(Op& op) noexcept;
+  // Admits and hands the operation over. Not ok: refused, nothing moved, the slot is free again. ok: one record follows.
+  Status submit(Op& op) noexcept;
+  // Whole operation inline; see Transport::transfer_now.
+  Status transfer_now(PeerId peer, const Run& run, const SignalText* signal, bool reserved) noexcept;
+  // False: no such operation any more.
+  bool request_stop(OpHandle handle) noexcept;
+
+  // Reads the eventfd, re-arms, takes at most `limit` records plus signals and events; writes the fd itself if some are
+  // left (INV-8) and returns true then.
+  bool drain(DrainSink& sink, std::size_t limit);
+
+  // Ends everything on the jobs thread; an Event of kind shutdown follows. Further submits are refused with `closed`.
+  void begin_shutdown(Token token);
+  // In a forked child: close descriptors and forget the threads.
+  void abandon_after_fork() noexcept;
+
+  [[nodiscard]] int fd() const noexcept;
+  [[nodiscard]] Transport& transport() noexcept;
+  [[nodiscard]] EngineCounters counters() const noexcept;  // any thread
+  [[nodiscard]] bool closed() const noexcept;
+
+  // TransportHost
+  void complete(Op& op, Status status, bool quiescent) noexcept override;
+  void raise(Event event) override;
+  void wake_progress() noexcept override;
+  int progress_fd() const noexcept override;
+  int loop_fd() const noexcept override;
+  Reactor& reactor() noexcept override;
+  JobThread& jobs() noexcept override;
+
+  // members: written by the implementer
+};
+
+}  // namespace hixl_aio

@@ -1,0 +1,174 @@
+"""Typed face of the extension: tokens and plain records, one file descriptor.
+
+Written by hand and checked by stubtest. Only `_core`, `_bridge` and `engine.py`'s neighbours may import it.
+"""
+
+from collections.abc import Buffer
+from typing import Final, final
+
+__version__: Final[str]
+
+# Values of hixl_aio::Status, by name ("ok", "stopped", …).
+STATUS: Final[dict[str, int]]
+
+PUT: Final = 0
+GET: Final = 1
+BATCH: Final = 2
+SIGNAL: Final = 3
+
+EVENT_CONNECTED: Final = 0
+EVENT_ACCEPTED: Final = 1
+EVENT_PEER_DOWN: Final = 2
+EVENT_DISCONNECTED: Final = 3
+EVENT_REFRESHED: Final = 4
+EVENT_ALLOCATED: Final = 5
+EVENT_REGION_CLOSED: Final = 6
+EVENT_SHUTDOWN: Final = 7
+
+KIND_SHARED: Final = 0
+KIND_HOST: Final = 1
+KIND_DEVICE: Final = 2
+
+# (token, status, nbytes moved, quiescent, per-part states of a batch that did not complete, else None)
+CompletionTuple = tuple[int, int, int, bool, bytes | None]
+# (peer, sequence, status, name, payload)
+SignalTuple = tuple[int, int, int, bytes, bytes]
+# (kind, token, peer, status, text, region | None)
+EventTuple = tuple[int, int, int, int, str, "RegionTuple | None"]
+# (region, generation, nbytes, address, kind, access, label)
+RegionTuple = tuple[int, int, int, int, int, int, str]
+# (name, address, incarnation, pid, state, ((link, reason), ...))
+PeerTuple = tuple[str, str, str, int, int, tuple[tuple[str, str], ...]]
+# (kind PUT|GET, local address, local length, region, generation, remote offset, remote length,
+#  local offsets | None, remote offsets | None, block length: one int or an int64 array)
+PartTuple = tuple[int, int, int, int, int, int, int, Buffer | None, Buffer | None, int | Buffer]
+
+class NativeError(Exception):
+    """(status, text): turned into a public exception in exactly one place, hixl_aio.errors."""
+
+    status: int
+    text: str
+
+@final
+class BufferPin:
+    """Holds the export of one contiguous buffer; resizing its owner fails meanwhile.
+
+    Raises BufferError when the object exports no contiguous buffer.
+    """
+
+    def __init__(self, obj: Buffer, /) -> None: ...
+    @property
+    def address(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def readonly(self) -> bool: ...
+    def release(self) -> None: ...
+
+@final
+class ExportedMemory:
+    """Exports `nbytes` at `address` through the buffer protocol and keeps `owner` alive while any view exists."""
+
+    def __init__(self, address: int, nbytes: int, readonly: bool, owner: object, /) -> None: ...
+    @property
+    def address(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
+@final
+class RegionHold:
+    """Keeps the memory of a region of ours mapped: the `owner` of an ExportedMemory."""
+
+@final
+class NativeEngine:
+    def __init__(
+        self,
+        name: str,
+        *,
+        links: tuple[str, ...] = (),
+        copy_threads: int = 1,
+        chunk_nbytes: int = 1048576,
+        inline_nbytes: int = 65536,
+        max_operations: int = 65536,
+        max_regions: int = 131072,
+        signal_capacity: int = 4096,
+        allow_ptrace: bool = True,
+    ) -> None:
+        """`links`: allowed kinds in order of preference, from inproc, shm, cma, cooperative; empty: all of them."""
+
+    # life
+    def start(self, address: str, /) -> str:
+        """Bind, start the threads, return the address with its real port. Raises NativeError. Does not block."""
+    def fileno(self) -> int: ...
+    def begin_shutdown(self, token: int, /) -> None: ...
+    def abandon_after_fork(self) -> None: ...
+    @property
+    def incarnation(self) -> str: ...
+    @property
+    def capabilities(self) -> dict[str, object]:
+        """name, delivery, order, max_in_flight_per_peer, max_descriptors, inline_nbytes, post_is_nonblocking, can_stop,
+        deregister_while_connected, inline_signal, always_quiescent, memory_shared, memory_host, memory_device."""
+    def counters(self) -> dict[str, int]:
+        """submitted, completed, drained, inline_done, wakeups, in_flight, regions, peers."""
+
+    # control plane: each answers with one event that carries the token
+    def connect(self, token: int, address: str, timeout: float, /) -> None: ...
+    def disconnect(self, token: int, peer: int, abort: bool, /) -> None: ...
+    def refresh(self, token: int, peer: int, /) -> None: ...
+    def allocate(self, token: int, nbytes: int, access: int, label: str, /) -> None: ...
+    def register(self, token: int, address: int, nbytes: int, kind: int, access: int, label: str, /) -> None:
+        """Answers with EVENT_ALLOCATED too."""
+    def close_region(self, token: int, region: int, timeout: float, /) -> None: ...
+
+    # look-ups
+    def find_region(self, peer: int, label: str, /) -> RegionTuple | None:
+        """The peer's live region of that label, or None. The address is 0."""
+    def peer_info(self, peer: int, /) -> PeerTuple | None: ...
+    def hold_region(self, region: int, /) -> RegionHold | None: ...
+
+    # data plane. Return value of transfer and batch: 0 = done here and now; > 0 = handle of a posted operation, one record
+    # follows; < 0 = minus the status of a refusal: nothing moved, no record follows, a reserved signal place stays
+    # reserved.
+    def transfer(
+        self,
+        token: int,
+        kind: int,
+        peer: int,
+        local: int,
+        region: int,
+        generation: int,
+        offset: int,
+        nbytes: int,
+        allow_inline: bool,
+        name: bytes | None,
+        payload: bytes,
+        /,
+    ) -> int:
+        """PUT or GET of one run. `name` not None: a bound signal, whose place was taken with reserve_signal."""
+    def batch(self, token: int, peer: int, parts: list[PartTuple], name: bytes | None, payload: bytes, /) -> int:
+        """All parts as one operation; adjacent runs are merged. Offsets are int64 and relative to the part's two views.
+
+        Raises NativeError(invalid_argument | out_of_bounds, text naming part and index) before a byte moves.
+        """
+    def stop(self, handle: int, /) -> bool: ...
+
+    # signals
+    def reserve_signal(self, peer: int, /) -> int:
+        """0, or minus the status (signal_queue_full, not_connected, peer_lost, peer_closed)."""
+    def send_signal(self, peer: int, name: bytes, payload: bytes, status: int, reserved: bool, /) -> int:
+        """Send now, without blocking; `status` not 0 is the negative form. 0, or minus the status of a refusal.
+
+        Not reserved: takes a place itself, and may answer signal_queue_full.
+        """
+    def signals_taken(self, peer: int, count: int, /) -> None: ...
+
+    # the way up
+    def drain(
+        self, limit: int, /
+    ) -> tuple[list[CompletionTuple], list[SignalTuple], list[EventTuple], bool]:
+        """Read the fd, re-arm, take at most `limit` completions and `limit` signals, and all events.
+
+        True at the end: something was left, and the fd has been rung again. An EVENT_PEER_DOWN is given in the same call
+        as, or after, every signal and every completion of that peer.
+        """
