@@ -109,8 +109,8 @@ class Transport {
   virtual std::shared_ptr<void> hold_region(std::uint32_t region) = 0;
 
   // ---- data plane.
-  // Loop thread: checks and resolves the runs (peer, generation, bounds, access, link) before anything moves. Takes a
-  // reference on every mapping it puts into `op.mappings`; the core gives them back through `release`.
+  // Loop thread: checks and resolves the runs (peer, generation, bounds, access, link) before anything moves, and keeps
+  // the peer in `op.target`; the core gives it back through `release` (any thread) for every admitted operation.
   virtual Status admit(Op& op) noexcept = 0;
   virtual void release(Op& op) noexcept = 0;
   // Loop thread: the whole operation here and now, if that cannot block. `would_block`: queue it instead.

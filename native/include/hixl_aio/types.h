@@ -29,9 +29,6 @@ enum class Access : std::uint8_t { local = 0, read = 1, write = 2, read_write = 
   return direction == Direction::get ? (bits & 1U) != 0 : (bits & 2U) != 0;
 }
 
-// Reference-counted mapping of somebody's memory; a posted operation keeps those it touches (see `Op::mappings`).
-class Mapping;
-
 enum class RunState : std::uint8_t { pending = 0, done = 1, stopped = 2, failed = 3, stale = 4 };
 
 // One contiguous piece of an operation. `remote` and `link` are resolved by the transport when it admits the operation.
@@ -67,7 +64,7 @@ struct Op {
   OpKind kind = OpKind::put;
   SignalText signal;
   std::vector<Run> runs;           // keeps its capacity: a put allocates nothing in the steady state
-  std::vector<Mapping*> mappings;  // one reference each
+  void* target = nullptr;          // the transport's own peer, referenced from admit() to release()
   std::uint64_t nbytes = 0;
 
   // Set by the loop thread, read by whoever moves bytes, at each chunk. Relaxed is enough: it carries no data.
