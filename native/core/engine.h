@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <span>
 #include <string>
@@ -88,7 +89,43 @@ class Engine final : public TransportHost {
   Reactor& reactor() noexcept override;
   JobThread& jobs() noexcept override;
 
-  // members: written by the implementer
+  // After the shutdown event: joins the jobs thread and closes the descriptors. Ends everything first if nobody did, and
+  // may block then. Idempotent; the destructor does the same.
+  void close() noexcept;
+
+ private:
+  // An event that ends something (a peer, a region, the engine): it waits until every record that was pushed before it
+  // was raised has been delivered.
+  struct HeldEvent {
+    Event event;
+    std::uint64_t after;  // position in the completion channel
+  };
+
+  void end_everything() noexcept;
+  std::size_t drain_completions(DrainSink& sink, std::size_t limit);
+  void drain_events(DrainSink& sink);
+  bool deliver_held(DrainSink& sink);
+
+  OpSlab slab_;
+  CompletionChannel channel_;
+  std::deque<HeldEvent> held_;
+
+  // In the order of their dependence: the transport goes first at the end. On the heap, because a forked child must
+  // forget them: a mutex inside may be held by a thread that does not exist there.
+  std::unique_ptr<EventQueue> events_;
+  std::unique_ptr<JobThread> jobs_;
+  std::unique_ptr<Reactor> reactor_;
+  std::unique_ptr<ProgressThread> progress_;
+  std::unique_ptr<Transport> transport_;
+
+  bool started_ = false;
+  bool closed_ = false;     // submits are refused
+  bool ended_ = false;      // close() has run
+  bool abandoned_ = false;  // we are a forked child
+
+  // Written by the loop thread only, read by any: relaxed, they are statistics and order nothing.
+  std::atomic<std::uint64_t> submitted_{0};
+  std::atomic<std::uint64_t> inline_done_{0};
 };
 
 }  // namespace hixl_aio
