@@ -76,6 +76,7 @@ struct Op {
   std::uint64_t moved_nbytes = 0;
   std::uint32_t outstanding = 0;  // chunks that are being copied now
   Status status = Status::ok;
+  bool posted = false;
   bool queued = false;
   Op* next = nullptr;  // intrusive queues
 };

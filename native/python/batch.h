@@ -1,0 +1,23 @@
+// Turns the parts of a batch, offsets as arrays, into merged runs: no Python object per block.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "hixl_aio/types.h"
+
+namespace hixl_aio::python {
+
+// First and last run that carry bytes of a part; `first > last` for a part without bytes.
+using PartSpan = std::pair<std::uint32_t, std::uint32_t>;
+
+// Throws NativeError (out_of_bounds, invalid_argument) naming part and index, before anything is moved.
+void build_runs(const pybind11::list& parts, std::vector<Run>& runs, std::vector<PartSpan>& spans);
+
+// One RunState a part: the worst of its runs.
+std::vector<std::uint8_t> part_states(const Op& op, const std::vector<PartSpan>& spans);
+
+}  // namespace hixl_aio::python

@@ -1,0 +1,324 @@
+#include "transports/host/cooperative.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace hixl_aio::host {
+
+// ---- initiator
+
+void CoopInitiator::enqueue(Op& op) noexcept {
+  auto* peer = static_cast<Peer*>(op.target);
+  if (std::find(active_.begin(), active_.end(), peer) == active_.end()) {
+    active_.push_back(peer);
+  }
+  op.queued = true;
+  peer->coop_waiting.push_back(&op);
+}
+
+void CoopInitiator::end_chunk(Op& op) noexcept {
+  --op.outstanding;
+  if (op.outstanding == 0 && !op.queued) {
+    finisher_.finish(op);
+  }
+}
+
+void CoopInitiator::reap_slot(Peer& peer, std::uint64_t counter) noexcept {
+  const CoopSlot& slot = peer.out().coop_slot(counter);
+  auto& pieces = peer.coop_slots[counter % kCoopSlots];
+  std::uint64_t at = 0;
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    const CoopPiece& piece = pieces[i];
+    Op& op = *piece.op;
+    Run& run = op.runs[piece.run];
+    if (slot.run_status[i] != 0) {
+      const auto status = static_cast<Status>(slot.run_status[i]);
+      run.state = status == Status::stale_region ? RunState::stale : RunState::failed;
+    } else {
+      if (run.direction == Direction::get) {
+        std::memcpy(run.local + piece.offset, slot.data + at, piece.nbytes);
+      }
+      op.moved_nbytes += piece.nbytes;
+    }
+    at += piece.nbytes;
+  }
+  for (const CoopPiece& piece : pieces) {
+    end_chunk(*piece.op);
+  }
+  pieces.clear();
+}
+
+bool CoopInitiator::reap(Peer& peer) noexcept {
+  // Acquire: the answer, and for a get the bytes, were written before the counter.
+  const std::uint64_t completed = peer.out().header().coop_completed.load(std::memory_order_acquire);
+  bool moved = false;
+  while (peer.coop_reaped != peer.coop_submitted && peer.coop_reaped < completed) {
+    reap_slot(peer, peer.coop_reaped);
+    ++peer.coop_reaped;
+    moved = true;
+  }
+  return moved;
+}
+
+// One slot takes pieces of as many waiting operations as fit, one direction at a time; an operation that has more goes
+// to the end of the line, so a small one waits for the slots in flight and no longer.
+bool CoopInitiator::fill_slot(Peer& peer) noexcept {
+  CoopSlot& slot = peer.out().coop_slot(peer.coop_submitted);
+  auto& pieces = peer.coop_slots[peer.coop_submitted % kCoopSlots];
+  std::uint64_t at = 0;
+  std::size_t turns = peer.coop_waiting.size();
+  Direction direction = Direction::put;
+  while (turns-- > 0 && at < kCoopSlotNbytes && pieces.size() < kCoopRuns) {
+    Op& op = *peer.coop_waiting.front();
+    if (op.stop_requested.load(std::memory_order_relaxed) && ok(op.status)) {
+      op.status = Status::stopped;
+    }
+    if (!ok(op.status) || op.next_run >= op.runs.size()) {
+      peer.coop_waiting.pop_front();
+      op.queued = false;
+      if (op.outstanding == 0) {
+        finisher_.finish(op);
+      }
+      continue;
+    }
+    if (pieces.empty()) {
+      direction = op.runs[op.next_run].direction;
+    }
+    peer.coop_waiting.pop_front();
+    op.queued = false;
+    // Half a slot at most while others wait: nobody's large operation fills all the slots alone.
+    const std::uint64_t limit = turns > 0 ? std::max<std::uint64_t>((kCoopSlotNbytes - at) / 2, 1) : kCoopSlotNbytes - at;
+    std::uint64_t taken = 0;
+    while (taken < limit && pieces.size() < kCoopRuns && op.next_run < op.runs.size() &&
+           op.runs[op.next_run].direction == direction) {
+      const Run& run = op.runs[op.next_run];
+      const std::uint64_t nbytes = std::min(limit - taken, run.nbytes - op.next_offset);
+      if (nbytes > 0) {
+        slot.runs[pieces.size()] =
+            CoopRun{run.remote_offset + op.next_offset, nbytes, run.region, run.generation};
+        if (direction == Direction::put) {
+          std::memcpy(slot.data + at, run.local + op.next_offset, nbytes);
+        }
+        pieces.push_back(CoopPiece{&op, op.next_run, op.next_offset, nbytes});
+        ++op.outstanding;
+      }
+      at += nbytes;
+      taken += nbytes;
+      op.next_offset += nbytes;
+      if (op.next_offset == run.nbytes) {
+        ++op.next_run;
+        op.next_offset = 0;
+      }
+    }
+    if (op.next_run < op.runs.size()) {
+      op.queued = true;
+      peer.coop_waiting.push_back(&op);
+    } else if (op.outstanding == 0) {
+      finisher_.finish(op);  // nothing but empty runs
+    }
+  }
+  if (pieces.empty()) {
+    return false;
+  }
+  slot.run_count = static_cast<std::uint32_t>(pieces.size());
+  slot.direction = static_cast<std::uint32_t>(direction);
+  return true;
+}
+
+bool CoopInitiator::fill(Peer& peer) noexcept {
+  bool moved = false;
+  while (!peer.coop_waiting.empty() && peer.coop_submitted - peer.coop_reaped < kCoopSlots) {
+    const std::size_t before = peer.coop_waiting.size();
+    if (!fill_slot(peer)) {
+      if (peer.coop_waiting.size() == before) {
+        break;
+      }
+      moved = true;
+      continue;
+    }
+    moved = true;
+    ++peer.coop_submitted;
+    ChannelHeader& header = peer.out().header();
+    // Release: the slot is written before the service can see it.
+    header.coop_submitted.store(peer.coop_submitted, std::memory_order_release);
+    // Either this exchange finds the service asleep and rings, or the service's later arm sees our counter (the same
+    // handshake as for signals).
+    if (header.coop_service_armed.exchange(0, std::memory_order_acq_rel) == 1) {
+      peer.ring_service();
+    }
+  }
+  return moved;
+}
+
+// The peer is gone: no slot will be answered. Our memory is not reachable for anybody, so everything ends at once.
+bool CoopInitiator::fail_all(Peer& peer) noexcept {
+  bool moved = false;
+  while (peer.coop_reaped != peer.coop_submitted) {
+    auto& pieces = peer.coop_slots[peer.coop_reaped % kCoopSlots];
+    for (const CoopPiece& piece : pieces) {
+      if (ok(piece.op->status)) {
+        piece.op->status = peer.down_status();
+      }
+      piece.op->runs[piece.run].state = RunState::failed;
+    }
+    for (const CoopPiece& piece : pieces) {
+      end_chunk(*piece.op);
+    }
+    pieces.clear();
+    ++peer.coop_reaped;
+    moved = true;
+  }
+  while (!peer.coop_waiting.empty()) {
+    Op& op = *peer.coop_waiting.front();
+    peer.coop_waiting.pop_front();
+    op.queued = false;
+    if (ok(op.status)) {
+      op.status = peer.down_status();
+    }
+    finisher_.finish(op);
+    moved = true;
+  }
+  return moved;
+}
+
+bool CoopInitiator::advance() noexcept {
+  bool moved = false;
+  for (std::size_t i = 0; i < active_.size();) {
+    // Finishing an operation may drop the last reference to its peer.
+    const PeerRef peer(active_[i]);
+    if (peer->down()) {
+      moved |= fail_all(*peer);
+    } else {
+      moved |= reap(*peer);
+      moved |= fill(*peer);
+      if (peer->coop_reaped != peer->coop_submitted) {
+        // Ask to be woken, then look again: an answer that came before the exchange is found by this look.
+        peer->out().header().coop_initiator_armed.exchange(1, std::memory_order_acq_rel);
+        moved |= reap(*peer);
+      }
+    }
+    if (peer->coop_waiting.empty() && peer->coop_reaped == peer->coop_submitted) {
+      active_.erase(active_.begin() + static_cast<std::ptrdiff_t>(i));
+    } else {
+      ++i;
+    }
+  }
+  return moved;
+}
+
+// ---- service
+
+Status CoopService::open() {
+  fd_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  return fd_ ? Status::ok : Status::resource_exhausted;
+}
+
+void CoopService::add_peer(PeerRef peer) {
+  const std::lock_guard lock(mutex_);
+  peers_.push_back(std::move(peer));
+}
+
+void CoopService::remove_peer(PeerId peer) {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(peers_, [peer](const PeerRef& each) { return each->id == peer; });
+}
+
+Status CoopService::start() {
+  if (thread_.joinable()) {
+    return Status::ok;
+  }
+  return thread_.start("hixl-service", [](void* self) noexcept { static_cast<CoopService*>(self)->run(); }, this);
+}
+
+void CoopService::stop() noexcept {
+  if (thread_.joinable()) {
+    stopping_.store(true, std::memory_order_release);
+    const std::uint64_t one = 1;
+    [[maybe_unused]] const auto written = ::write(fd_.get(), &one, sizeof(one));
+    thread_.join();
+  }
+  const std::lock_guard lock(mutex_);
+  peers_.clear();
+}
+
+void CoopService::serve_slot(Peer& peer, CoopSlot& slot) noexcept {
+  // The slot belongs to another process, which may go on writing it: sizes are read once, into our own memory.
+  const std::uint32_t count = std::min(slot.run_count, kCoopRuns);
+  const auto direction = slot.direction == 0 ? Direction::put : Direction::get;
+  std::uint64_t at = 0;
+  for (std::uint32_t i = 0; i < count; ++i) {
+    CoopRun run{};
+    std::memcpy(&run, &slot.runs[i], sizeof(run));
+    Status status = Status::out_of_bounds;
+    if (run.nbytes <= kCoopSlotNbytes - at) {
+      std::byte* address = nullptr;
+      status = regions_.service_pin(run.region, run.generation, run.offset, run.nbytes, direction, address);
+      if (ok(status)) {
+        if (direction == Direction::put) {
+          std::memcpy(address, slot.data + at, run.nbytes);
+        } else {
+          std::memcpy(slot.data + at, address, run.nbytes);
+        }
+        regions_.service_unpin(run.region);
+      }
+      at += run.nbytes;
+    }
+    slot.run_status[i] = static_cast<std::uint8_t>(status);
+  }
+  (void)peer;
+}
+
+bool CoopService::serve(Peer& peer) noexcept {
+  ChannelHeader& header = peer.in().header();
+  // Acquire: the slots were written before the counter.
+  const std::uint64_t submitted = header.coop_submitted.load(std::memory_order_acquire);
+  if (submitted - peer.coop_served > kCoopSlots) {
+    return false;  // no engine writes that; the control thread ends such peers when their frames go wrong too
+  }
+  bool moved = false;
+  while (peer.coop_served != submitted) {
+    serve_slot(peer, peer.in().coop_slot(peer.coop_served));
+    ++peer.coop_served;
+    header.coop_completed.store(peer.coop_served, std::memory_order_release);
+    if (header.coop_initiator_armed.exchange(0, std::memory_order_acq_rel) == 1) {
+      peer.ring_progress();
+    }
+    moved = true;
+  }
+  return moved;
+}
+
+void CoopService::run() noexcept {
+  std::vector<PeerRef> peers;
+  while (!stopping_.load(std::memory_order_acquire)) {
+    {
+      const std::lock_guard lock(mutex_);
+      peers = peers_;
+    }
+    bool moved = false;
+    for (const PeerRef& peer : peers) {
+      moved |= serve(*peer);
+    }
+    if (moved) {
+      continue;
+    }
+    for (const PeerRef& peer : peers) {
+      peer->in().header().coop_service_armed.exchange(1, std::memory_order_acq_rel);
+      moved |= serve(*peer);  // look again after arming
+    }
+    if (moved) {
+      continue;
+    }
+    peers.clear();  // asleep, the service keeps no peer alive
+    pollfd entry{fd_.get(), POLLIN, 0};
+    poll(&entry, 1, -1);
+    std::uint64_t count = 0;
+    [[maybe_unused]] const auto got = ::read(fd_.get(), &count, sizeof(count));
+  }
+}
+
+}  // namespace hixl_aio::host

@@ -1,0 +1,97 @@
+// Cuts operations into chunks and shares them between copy threads (links inproc, shm and cma).
+//
+// Fair: operations that fit one chunk and larger ones wait in two lines that are served in turn, and a larger one goes
+// back to the end of its line after each chunk. So a small operation waits for the chunk in hand and at most one more,
+// however much is queued to the same peer. A stop takes effect at the next chunk.
+//
+// `step` does one chunk and needs no thread: tests drive it by hand.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "core/native_thread.h"
+#include "hixl_aio/types.h"
+#include "transports/host/peer.h"
+
+namespace hixl_aio::host {
+
+// Told when the last chunk of an operation has ended: sends the bound signal and completes.
+class OpFinisher {
+ public:
+  virtual void finish(Op& op) noexcept = 0;
+
+ protected:
+  ~OpFinisher() = default;
+};
+
+class CopyScheduler {
+ public:
+  CopyScheduler(OpFinisher& finisher, std::uint64_t chunk_nbytes) noexcept
+      : finisher_(finisher), chunk_nbytes_(chunk_nbytes) {}
+  ~CopyScheduler() { stop(); }
+  CopyScheduler(const CopyScheduler&) = delete;
+  CopyScheduler& operator=(const CopyScheduler&) = delete;
+
+  Status start(std::uint32_t threads);
+  // Everything queued is copied or, for peers that are down, failed before the threads end.
+  void stop() noexcept;
+  // In a forked child.
+  void forget_threads() noexcept {
+    for (const auto& thread : threads_) {
+      thread->forget();
+    }
+  }
+  void enqueue(Op& op) noexcept;  // `op.target` is its peer
+  // One chunk of one operation; false when nothing waits.
+  bool step() noexcept;
+
+ private:
+  struct Piece {
+    std::size_t run = 0;
+    std::uint64_t offset = 0;
+    std::uint64_t nbytes = 0;
+    Status status = Status::ok;
+  };
+  static constexpr std::size_t kMaxPieces = 256;
+  struct Chunk {
+    Op* op = nullptr;
+    Piece pieces[kMaxPieces];
+    std::size_t count = 0;
+  };
+  struct Line {
+    Op* head = nullptr;
+    Op* tail = nullptr;
+    void push(Op& op) noexcept;
+    Op* pop() noexcept;
+  };
+
+  bool claim(Chunk& chunk, Op*& finished) noexcept;
+  void cut(Op& op, Chunk& chunk) const noexcept;
+  void copy(Chunk& chunk, std::uint64_t& moved) noexcept;
+  void copy_cma(Peer& peer, Op& op, std::span<Piece> pieces, std::uint64_t& moved) noexcept;
+  void copy_mapped(Peer& peer, Op& op, std::span<Piece> pieces, std::uint64_t& moved) noexcept;
+  bool account(Chunk& chunk, std::uint64_t moved) noexcept;
+  void work() noexcept;
+
+  OpFinisher& finisher_;
+  const std::uint64_t chunk_nbytes_;
+  // Taken twice a chunk (about a megabyte of copying), never for an inline put. It also orders the chunks of different
+  // threads before `finish`, hence before the signal.
+  std::mutex mutex_;
+  std::condition_variable available_;
+  Line small_;
+  Line large_;
+  bool large_next_ = false;
+  bool stopping_ = false;
+  std::vector<std::unique_ptr<NativeThread>> threads_;
+};
+
+// Settles the states of the runs and returns the status of the whole operation. Shared with the cooperative link.
+Status settle_runs(Op& op) noexcept;
+
+}  // namespace hixl_aio::host

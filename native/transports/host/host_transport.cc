@@ -1,0 +1,345 @@
+#include "transports/host/host_transport.h"
+
+#include <sys/epoll.h>
+
+#include <future>
+#include <utility>
+
+#include "core/job_thread.h"
+#include "core/reactor.h"
+
+namespace hixl_aio::host {
+
+HostTransport::HostTransport(HostConfig config)
+    : state_(std::move(config)), control_(state_), scheduler_(*this, state_.config.chunk_nbytes), coop_(*this) {
+  capabilities_.name = "host";
+  capabilities_.inline_nbytes = state_.config.inline_nbytes;
+  capabilities_.post_is_nonblocking = true;
+  capabilities_.can_stop = true;
+  capabilities_.deregister_while_connected = true;
+  capabilities_.inline_signal = true;
+  capabilities_.always_quiescent = true;
+  capabilities_.memory_shared = true;
+  capabilities_.memory_host = true;
+  (void)random_bytes(state_.incarnation);
+  (void)random_bytes(state_.probe.value);
+}
+
+HostTransport::~HostTransport() { shutdown(); }
+
+// ---- life
+
+Status HostTransport::start(TransportHost& host, const std::string& address, std::string& bound, std::string& error) {
+  state_.host = &host;
+  state_.host_id = read_boot_id();
+  state_.doorbell = SharedDoorbell::create(error);
+  if (!state_.doorbell) {
+    return Status::resource_exhausted;
+  }
+  if (const Status status = state_.service.open(); !ok(status)) {
+    error = "no descriptor is left for the cooperative service; raise the limit (ulimit -n)";
+    return status;
+  }
+  if (const Status status = control_.listen(address, bound, error); !ok(status)) {
+    return status;
+  }
+  state_.address = bound;
+  state_.heap = std::make_shared<SharedHeap>([this](std::uint32_t segment) {
+    state_.host->reactor().post([this, segment] { control_.segment_gone(segment); });
+  });
+  if (state_.config.allow_ptrace) {
+    allow_ptrace_if_yama_asks();
+  }
+  if (const Status status = scheduler_.start(state_.config.copy_threads); !ok(status)) {
+    error = "no thread is left for copying";
+    return status;
+  }
+  // The service thread is started by its first customer.
+  host.reactor().watch(state_.service.fd(), EPOLLIN, [this](std::uint32_t) {
+    state_.host->reactor().unwatch(state_.service.fd());
+    state_.service.start();
+  });
+  started_ = true;
+  host.reactor().post([this] { control_.begin(); });
+  return Status::ok;
+}
+
+void HostTransport::shutdown() noexcept {
+  if (ended_) {
+    return;
+  }
+  ended_ = true;
+  if (started_) {
+    auto done = std::make_shared<std::promise<void>>();
+    auto waiting = done->get_future();
+    if (state_.host->reactor().post([this, done] { control_.shutdown([done] { done->set_value(); }); })) {
+      waiting.wait();
+    }
+    state_.host->reactor().unwatch(state_.service.fd());
+  }
+  scheduler_.stop();
+  state_.service.stop();
+  if (state_.heap) {
+    state_.heap->detach();
+  }
+}
+
+void HostTransport::abandon_after_fork() noexcept {
+  FdRegistry::close_all();
+  scheduler_.forget_threads();
+  state_.service.forget_thread();
+}
+
+// ---- control plane
+
+void HostTransport::connect(Token token, const std::string& address, double timeout) {
+  Address parsed;
+  std::string error;
+  Status status = parse_address(address, parsed, error);
+  if (ok(status) && !parsed.loopback) {
+    status = Status::unsupported;
+    error = "address '" + address + "' is not a loopback address; this engine reaches one host only";
+  } else if (ok(status) && !parsed.unix_name && parsed.port == 0) {
+    status = Status::invalid_argument;
+    error = "address '" + address + "' has port 0; connect to the address that the other engine reports";
+  }
+  state_.host->reactor().post([this, token, status, error, parsed, timeout] {
+    if (ok(status)) {
+      control_.connect(token, parsed, timeout);
+    } else {
+      control_.connect_failed({token}, status, error);
+    }
+  });
+}
+
+void HostTransport::disconnect(Token token, PeerId peer, bool /*abort*/) {
+  // Nothing is awaited here either way: operations that still run fail at their next chunk.
+  state_.host->reactor().post([this, token, peer] { control_.disconnect(token, peer); });
+}
+
+void HostTransport::refresh(Token token, PeerId peer) {
+  state_.host->reactor().post([this, token, peer] { control_.refresh(token, peer); });
+}
+
+void HostTransport::allocate(Token token, const RegionSpec& spec) {
+  // Reserving pages takes about a second for four gigabytes.
+  state_.host->jobs().post([this, token, spec] {
+    Event event;
+    event.kind = EventKind::allocated;
+    event.token = token;
+    auto block = state_.heap->allocate(spec.nbytes, segment_class(spec.access), event.status, event.text);
+    if (!block) {
+      state_.host->raise(std::move(event));
+      return;
+    }
+    state_.host->reactor().post([this, token, spec, block] { control_.publish_region(token, spec, block); });
+  });
+}
+
+void HostTransport::register_memory(Token token, const RegionSpec& spec) {
+  state_.host->reactor().post([this, token, spec] {
+    if (spec.kind == MemoryKind::device) {
+      Event event;
+      event.kind = EventKind::allocated;
+      event.token = token;
+      event.status = Status::unsupported;
+      event.text = "the host engine cannot reach device memory; use backend='hixl'";
+      state_.host->raise(std::move(event));
+      return;
+    }
+    control_.publish_region(token, spec, nullptr);
+  });
+}
+
+void HostTransport::close_region(Token token, std::uint32_t region, double timeout) {
+  state_.host->reactor().post([this, token, region, timeout] { control_.close_region(token, region, timeout); });
+}
+
+// ---- look-ups
+
+Peer* HostTransport::peer_of(PeerId peer) noexcept {
+  const auto it = loop_peers_.find(peer);
+  if (it != loop_peers_.end()) {
+    return it->second.get();
+  }
+  PeerRef found = state_.peers.find(peer);
+  if (!found) {
+    return nullptr;
+  }
+  return loop_peers_.emplace(peer, std::move(found)).first->second.get();
+}
+
+bool HostTransport::find_region(PeerId peer, std::string_view label, RegionInfo& out) {
+  Peer* found = peer_of(peer);
+  return found != nullptr && found->find(label, out);
+}
+
+bool HostTransport::peer_info(PeerId peer, PeerInfo& out) {
+  const Peer* found = peer_of(peer);
+  if (found == nullptr) {
+    return false;
+  }
+  out.peer = found->id;
+  out.name = found->identity.name;
+  out.address = found->identity.address;
+  out.incarnation = hex(found->identity.incarnation);
+  out.pid = found->identity.pid;
+  out.state = !found->down()                                ? PeerState::connected
+              : found->down_status() == Status::peer_closed ? PeerState::closed
+                                                            : PeerState::lost;
+  out.route = found->route.links;
+  return true;
+}
+
+std::shared_ptr<void> HostTransport::hold_region(std::uint32_t region) { return state_.regions.block(region); }
+
+// ---- data plane
+
+Status HostTransport::admit(Op& op) noexcept {
+  Peer* peer = peer_of(op.peer);
+  if (peer == nullptr) {
+    return Status::not_connected;
+  }
+  op.nbytes = 0;
+  op.posted = false;
+  {
+    const std::lock_guard lock(peer->directory_mutex);
+    for (Run& run : op.runs) {
+      if (const Status status = peer->resolve(run); !ok(status)) {
+        return status;
+      }
+      op.nbytes += run.nbytes;
+    }
+    if (peer->down()) {
+      return peer->down_status();
+    }
+    peer->enter();
+  }
+  peer->retain();
+  op.target = peer;
+  return Status::ok;
+}
+
+void HostTransport::release(Op& op) noexcept {
+  auto* peer = static_cast<Peer*>(std::exchange(op.target, nullptr));
+  if (!op.posted) {
+    (void)peer->leave();  // it never reached us: nobody waits for its end
+  }
+  peer->drop();
+}
+
+Status HostTransport::transfer_now(PeerId id, const Run& run, const SignalText* signal, bool reserved) noexcept {
+  Peer* peer = peer_of(id);
+  if (peer == nullptr) {
+    return Status::not_connected;
+  }
+  if (run.nbytes > capabilities_.inline_nbytes) {
+    return Status::would_block;
+  }
+  if (signal != nullptr && !reserved) {
+    return Status::invalid_argument;  // the place is reserved before data moves
+  }
+  if (const Status status = peer->resolve_pinned_copy(run); !ok(status)) {
+    return status;
+  }
+  return signal != nullptr ? peer->publish(signal->name, signal->payload, Status::ok) : Status::ok;
+}
+
+void HostTransport::post(Op& op) noexcept {
+  op.posted = true;
+  bool cooperative = false;
+  for (const Run& run : op.runs) {
+    cooperative |= static_cast<LinkKind>(run.link) == LinkKind::cooperative;
+  }
+  // One link for a whole batch: the cooperative service reaches every region, the others do not.
+  if (cooperative) {
+    coop_.enqueue(op);
+  } else {
+    scheduler_.enqueue(op);
+  }
+}
+
+void HostTransport::finish(Op& op) noexcept {
+  const PeerRef peer(static_cast<Peer*>(op.target));
+  Status status = settle_runs(op);
+  // Memory of a dead process can still be written through a mapping: that is not a success.
+  if (ok(status) && (peer->down() || peer->process_gone())) {
+    status = peer->down() ? peer->down_status() : Status::peer_lost;
+  }
+  if (op.signal.present) {
+    (void)peer->publish(op.signal.name, op.signal.payload, status);  // fails only with the peer itself
+  }
+  state_.host->complete(op, status, true);
+  if (peer->leave()) {
+    state_.host->reactor().post([this, id = peer->id] { control_.operations_ended(id); });
+  }
+}
+
+// ---- signals
+
+Status HostTransport::reserve_signal(PeerId id) noexcept {
+  Peer* peer = peer_of(id);
+  return peer == nullptr ? Status::not_connected : peer->reserve_signal();
+}
+
+Status HostTransport::send_signal(PeerId id, std::string_view name, std::string_view payload, Status status,
+                                  bool reserved) noexcept {
+  Peer* peer = peer_of(id);
+  if (peer == nullptr) {
+    return Status::not_connected;
+  }
+  if (!reserved) {
+    if (const Status place = peer->reserve_signal(); !ok(place)) {
+      return place;
+    }
+  }
+  return peer->publish(name, payload, status);
+}
+
+bool HostTransport::drain_signals(SignalSink& sink, std::size_t limit) {
+  bool left = false;
+  for (std::size_t word = 0; word < kDoorbellPlaces / 64; ++word) {
+    std::atomic<std::uint64_t>& dirty = state_.doorbell->page().dirty[word];
+    // Acquire: the bit was set before the bell that woke us was rung.
+    if (dirty.load(std::memory_order_acquire) == 0) {
+      continue;
+    }
+    for (std::uint64_t bits = dirty.exchange(0, std::memory_order_acq_rel); bits != 0; bits &= bits - 1) {
+      const auto place = static_cast<std::uint32_t>(word * 64 + static_cast<std::size_t>(__builtin_ctzll(bits)));
+      const PeerRef peer = state_.peers.at_place(place);
+      if (!peer) {
+        continue;
+      }
+      bool malformed = false;
+      if (limit == 0 || peer->drain(sink, limit, malformed)) {
+        dirty.fetch_or(1ULL << (place % 64), std::memory_order_acq_rel);
+        left = true;
+      }
+      if (malformed) {
+        state_.host->reactor().post([this, id = peer->id] {
+          control_.fail_peer(id, Status::peer_lost, "its signal ring is damaged; the connection was ended");
+        });
+      }
+    }
+  }
+  return left;
+}
+
+void HostTransport::drain_peer_signals(PeerId id, SignalSink& sink) {
+  if (Peer* peer = peer_of(id)) {
+    std::size_t budget = SIZE_MAX;
+    bool malformed = false;
+    (void)peer->drain(sink, budget, malformed);
+  }
+  // The last word of a peer that is down: the loop forgets it here.
+  loop_peers_.erase(id);
+  state_.peers.remove(id);
+}
+
+void HostTransport::signals_taken(PeerId id, std::uint32_t count) noexcept {
+  if (Peer* peer = peer_of(id)) {
+    peer->taken(count);
+  }
+}
+
+}  // namespace hixl_aio::host

@@ -1,0 +1,70 @@
+// The host transport: everything within one machine, over the links inproc, shm, cma and cooperative.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+
+#include "hixl_aio/transport.h"
+#include "transports/host/control.h"
+#include "transports/host/cooperative.h"
+#include "transports/host/copy_scheduler.h"
+#include "transports/host/state.h"
+
+namespace hixl_aio::host {
+
+class HostTransport final : public Transport, private OpFinisher {
+ public:
+  explicit HostTransport(HostConfig config);
+  ~HostTransport() override;
+
+  [[nodiscard]] std::string incarnation() const { return hex(state_.incarnation); }
+  [[nodiscard]] std::uint32_t region_count() const { return state_.regions.count(); }
+  [[nodiscard]] std::size_t peer_count() const { return state_.peers.count(); }
+
+  [[nodiscard]] const Capabilities& capabilities() const noexcept override { return capabilities_; }
+  Status start(TransportHost& host, const std::string& address, std::string& bound, std::string& error) override;
+  void shutdown() noexcept override;
+  void abandon_after_fork() noexcept override;
+
+  void connect(Token token, const std::string& address, double timeout) override;
+  void disconnect(Token token, PeerId peer, bool abort) override;
+  void refresh(Token token, PeerId peer) override;
+  void allocate(Token token, const RegionSpec& spec) override;
+  void register_memory(Token token, const RegionSpec& spec) override;
+  void close_region(Token token, std::uint32_t region, double timeout) override;
+
+  bool find_region(PeerId peer, std::string_view label, RegionInfo& out) override;
+  bool peer_info(PeerId peer, PeerInfo& out) override;
+  std::shared_ptr<void> hold_region(std::uint32_t region) override;
+
+  Status admit(Op& op) noexcept override;
+  void release(Op& op) noexcept override;
+  Status transfer_now(PeerId peer, const Run& run, const SignalText* signal, bool reserved) noexcept override;
+  void post(Op& op) noexcept override;
+  bool progress() noexcept override { return coop_.advance(); }
+
+  Status reserve_signal(PeerId peer) noexcept override;
+  Status send_signal(PeerId peer, std::string_view name, std::string_view payload, Status status,
+                     bool reserved) noexcept override;
+  bool drain_signals(SignalSink& sink, std::size_t limit) override;
+  void drain_peer_signals(PeerId peer, SignalSink& sink) override;
+  void signals_taken(PeerId peer, std::uint32_t count) noexcept override;
+
+ private:
+  // Loop thread's own table, filled on first use: no lock on the way of a put. Null: no such peer.
+  Peer* peer_of(PeerId peer) noexcept;
+  void finish(Op& op) noexcept override;
+
+  HostState state_;
+  Capabilities capabilities_;
+  ControlPlane control_;
+  CopyScheduler scheduler_;
+  CoopInitiator coop_;
+  std::unordered_map<PeerId, PeerRef> loop_peers_;
+  bool started_ = false;
+  bool ended_ = false;
+};
+
+}  // namespace hixl_aio::host

@@ -1,0 +1,244 @@
+#include "transports/host/memory.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <utility>
+
+namespace hixl_aio::host {
+namespace {
+
+constexpr std::uint64_t kPage = 4096;
+constexpr std::uint64_t kSlabNbytes = 4U << 20U;
+constexpr std::uint64_t kCarveLimit = 1U << 20U;  // larger regions get a segment of their own
+constexpr std::uint64_t kAlign = 64;
+constexpr std::uint64_t kReserveStep = 64U << 20U;
+
+constexpr std::uint64_t round_up(std::uint64_t value, std::uint64_t unit) noexcept {
+  return (value + unit - 1) / unit * unit;
+}
+
+std::uint64_t read_number(const char* path) {
+  std::ifstream file(path);
+  std::uint64_t value = 0;
+  return (file >> value) ? value : UINT64_MAX;
+}
+
+// What may still be reserved without inviting the out-of-memory killer, which answers fallocate with a dead process
+// instead of an error.
+std::uint64_t available_nbytes() {
+  std::uint64_t available = UINT64_MAX;
+  std::ifstream meminfo("/proc/meminfo");
+  std::string key;
+  std::uint64_t kib = 0;
+  while (meminfo >> key >> kib) {
+    if (key == "MemAvailable:") {
+      available = kib * 1024;
+      break;
+    }
+    meminfo.ignore(64, '\n');
+  }
+  const std::uint64_t limit = read_number("/sys/fs/cgroup/memory.max");  // "max" reads as no number: no limit
+  const std::uint64_t used = read_number("/sys/fs/cgroup/memory.current");
+  if (limit != UINT64_MAX && used != UINT64_MAX) {
+    available = std::min(available, limit > used ? limit - used : 0);
+  }
+  return available;
+}
+
+std::string shortage(std::uint64_t nbytes, std::uint64_t available) {
+  return "cannot reserve " + std::to_string(nbytes) + " bytes: " + std::to_string(available) +
+         " bytes are available; allocate less, close regions, or raise the memory limit";
+}
+
+bool reserve(int fd, std::uint64_t nbytes) noexcept {
+  for (std::uint64_t offset = 0; offset < nbytes;) {
+    const std::uint64_t step = std::min(kReserveStep, nbytes - offset);
+    if (fallocate(fd, 0, static_cast<off_t>(offset), static_cast<off_t>(step)) != 0) {
+      if (errno == EINTR) {
+        continue;
+      }
+      return false;
+    }
+    offset += step;
+  }
+  return true;
+}
+
+}  // namespace
+
+std::shared_ptr<Segment> Segment::create(std::uint32_t id, SegmentClass kind, std::uint64_t nbytes, Status& status,
+                                         std::string& error) {
+  const std::uint64_t available = available_nbytes();
+  if (nbytes > available) {
+    status = Status::resource_exhausted;
+    error = shortage(nbytes, available);
+    return nullptr;
+  }
+  std::shared_ptr<Segment> segment(new Segment);
+  segment->id_ = id;
+  segment->kind_ = kind;
+  segment->nbytes_ = nbytes;
+  int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE;
+  if (kind != SegmentClass::local) {
+    flags = MAP_SHARED;
+    segment->fd_.reset(memfd_create("hixl-aio-segment", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    if (!segment->fd_ || ftruncate(segment->fd_.get(), static_cast<off_t>(nbytes)) != 0 ||
+        !reserve(segment->fd_.get(), nbytes)) {
+      status = Status::resource_exhausted;
+      error = shortage(nbytes, available) + " (" + std::strerror(errno) + ")";
+      return nullptr;
+    }
+  }
+  void* base = mmap(nullptr, nbytes, PROT_READ | PROT_WRITE, flags, segment->fd_.get(), 0);
+  if (base == MAP_FAILED) {
+    status = Status::resource_exhausted;
+    error = shortage(nbytes, available) + " (mmap: " + std::strerror(errno) + ")";
+    return nullptr;
+  }
+  segment->base_ = static_cast<std::byte*>(base);
+  if (kind != SegmentClass::local) {
+    int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+    if (kind == SegmentClass::readable) {
+      seals |= F_SEAL_FUTURE_WRITE;  // our own mapping above stays writable
+    }
+    if (fcntl(segment->fd_.get(), F_ADD_SEALS, seals) != 0) {
+      status = Status::resource_exhausted;
+      error = std::string("sealing shared memory: ") + std::strerror(errno) + "; Linux 5.10 or newer is needed";
+      return nullptr;
+    }
+  }
+  return segment;
+}
+
+Segment::~Segment() {
+  if (base_ != nullptr) {
+    munmap(base_, nbytes_);
+  }
+}
+
+MemoryBlock::MemoryBlock(std::shared_ptr<Segment> segment, std::uint64_t offset, std::uint64_t reserved,
+                         std::weak_ptr<SharedHeap> heap) noexcept
+    : segment_(std::move(segment)), offset_(offset), reserved_(reserved), heap_(std::move(heap)) {}
+
+MemoryBlock::~MemoryBlock() {
+  if (const auto heap = heap_.lock()) {
+    heap->give_back(*segment_, offset_, reserved_);
+  }
+}
+
+SharedHeap::SharedHeap(std::function<void(std::uint32_t)> segment_gone) : segment_gone_(std::move(segment_gone)) {}
+
+void SharedHeap::detach() {
+  const std::lock_guard lock(mutex_);
+  segment_gone_ = nullptr;
+}
+
+std::shared_ptr<MemoryBlock> SharedHeap::carve(Slab& slab, std::uint64_t reserved) {
+  for (auto it = slab.free.begin(); it != slab.free.end(); ++it) {
+    const auto [offset, length] = *it;
+    if (length < reserved) {
+      continue;
+    }
+    slab.free.erase(it);
+    if (length > reserved) {
+      slab.free.emplace(offset + reserved, length - reserved);
+    }
+    slab.free_nbytes -= reserved;
+    return std::make_shared<MemoryBlock>(slab.segment, offset, reserved, weak_from_this());
+  }
+  return nullptr;
+}
+
+std::shared_ptr<MemoryBlock> SharedHeap::allocate(std::uint64_t nbytes, SegmentClass kind, Status& status,
+                                                  std::string& error) {
+  if (nbytes > UINT64_MAX / 2) {
+    status = Status::resource_exhausted;
+    error = shortage(nbytes, available_nbytes());
+    return nullptr;
+  }
+  const std::uint64_t wanted = std::max<std::uint64_t>(nbytes, 1);
+  if (wanted > kCarveLimit) {
+    std::uint32_t id = 0;
+    {
+      const std::lock_guard lock(mutex_);
+      id = next_segment_++;
+    }
+    auto segment = Segment::create(id, kind, round_up(wanted, kPage), status, error);
+    return segment ? std::make_shared<MemoryBlock>(std::move(segment), 0, 0, std::weak_ptr<SharedHeap>()) : nullptr;
+  }
+  const std::uint64_t reserved = round_up(wanted, kAlign);
+  std::shared_ptr<MemoryBlock> block;
+  {
+    const std::lock_guard lock(mutex_);
+    auto& slabs = slabs_[static_cast<std::size_t>(kind)];
+    for (auto it = slabs.rbegin(); it != slabs.rend() && !block; ++it) {
+      if (it->free_nbytes >= reserved) {
+        block = carve(*it, reserved);
+      }
+    }
+    if (!block) {
+      auto segment = Segment::create(next_segment_++, kind, kSlabNbytes, status, error);
+      if (!segment) {
+        return nullptr;
+      }
+      Slab slab;
+      slab.segment = std::move(segment);
+      slab.free.emplace(0, kSlabNbytes);
+      slab.free_nbytes = kSlabNbytes;
+      slabs.push_back(std::move(slab));
+      block = carve(slabs.back(), reserved);
+    }
+  }
+  std::memset(block->address(), 0, reserved);  // a reused range must not show what the last region held
+  return block;
+}
+
+void SharedHeap::insert_free(Slab& slab, std::uint64_t offset, std::uint64_t length) {
+  slab.free_nbytes += length;
+  auto next = slab.free.lower_bound(offset);
+  if (next != slab.free.begin()) {
+    const auto before = std::prev(next);
+    if (before->first + before->second == offset) {
+      offset = before->first;
+      length += before->second;
+      slab.free.erase(before);
+    }
+  }
+  if (next != slab.free.end() && offset + length == next->first) {
+    length += next->second;
+    slab.free.erase(next);
+  }
+  slab.free.emplace(offset, length);
+}
+
+void SharedHeap::give_back(const Segment& segment, std::uint64_t offset, std::uint64_t reserved) {
+  std::shared_ptr<Segment> gone;  // unmapped after the lock is left
+  std::function<void(std::uint32_t)> tell;
+  {
+    const std::lock_guard lock(mutex_);
+    auto& slabs = slabs_[static_cast<std::size_t>(segment.kind())];
+    const auto it = std::find_if(slabs.begin(), slabs.end(), [&](const Slab& s) { return s.segment.get() == &segment; });
+    if (it == slabs.end()) {
+      return;
+    }
+    insert_free(*it, offset, reserved);
+    // One empty slab of a class is kept: allocate and close in turn would otherwise pay for the pages each time.
+    if (it->free_nbytes == kSlabNbytes && slabs.size() > 1) {
+      gone = std::move(it->segment);
+      slabs.erase(it);
+      tell = segment_gone_;
+    }
+  }
+  if (gone && tell) {
+    tell(gone->id());
+  }
+}
+
+}  // namespace hixl_aio::host

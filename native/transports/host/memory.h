@@ -1,0 +1,109 @@
+// The memory behind `allocate`: sealed, fully reserved segments, large ones alone, small ones carved from slabs.
+//
+// Reserved means reserved: the pages are there when `allocate` answers, and what cannot be had is resource_exhausted
+// then, never a SIGBUS later. Segments that peers may map are memfds sealed against shrinking; the READ class is sealed
+// against new writable maps as well, so that a peer cannot write it through its mapping at all.
+//
+// A block stays mapped for as long as anybody holds it: the region, or a view that Python still has.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "hixl_aio/status.h"
+#include "hixl_aio/types.h"
+#include "transports/host/fd.h"
+
+namespace hixl_aio::host {
+
+// What a peer may do with a mapping decides which segment memory comes from.
+enum class SegmentClass : std::uint8_t { local = 0, readable = 1, writable = 2 };
+
+[[nodiscard]] constexpr SegmentClass segment_class(Access access) noexcept {
+  return access == Access::local  ? SegmentClass::local
+         : access == Access::read ? SegmentClass::readable
+                                  : SegmentClass::writable;
+}
+
+class Segment {
+ public:
+  static std::shared_ptr<Segment> create(std::uint32_t id, SegmentClass kind, std::uint64_t nbytes, Status& status,
+                                         std::string& error);
+  Segment(const Segment&) = delete;
+  Segment& operator=(const Segment&) = delete;
+  ~Segment();
+
+  [[nodiscard]] std::uint32_t id() const noexcept { return id_; }
+  [[nodiscard]] SegmentClass kind() const noexcept { return kind_; }
+  [[nodiscard]] std::byte* base() const noexcept { return base_; }
+  [[nodiscard]] std::uint64_t nbytes() const noexcept { return nbytes_; }
+  [[nodiscard]] int fd() const noexcept { return fd_.get(); }  // -1 for local ones
+
+ private:
+  Segment() = default;
+  std::uint32_t id_ = 0;
+  SegmentClass kind_ = SegmentClass::local;
+  UniqueFd fd_;
+  std::byte* base_ = nullptr;
+  std::uint64_t nbytes_ = 0;
+};
+
+class SharedHeap;
+
+class MemoryBlock {
+ public:
+  MemoryBlock(std::shared_ptr<Segment> segment, std::uint64_t offset, std::uint64_t reserved,
+              std::weak_ptr<SharedHeap> heap) noexcept;
+  MemoryBlock(const MemoryBlock&) = delete;
+  MemoryBlock& operator=(const MemoryBlock&) = delete;
+  ~MemoryBlock();
+
+  [[nodiscard]] std::byte* address() const noexcept { return segment_->base() + offset_; }
+  [[nodiscard]] std::uint64_t offset() const noexcept { return offset_; }
+  [[nodiscard]] const Segment& segment() const noexcept { return *segment_; }
+  // True when no other region shares the segment.
+  [[nodiscard]] bool whole_segment() const noexcept { return heap_.expired(); }
+
+ private:
+  std::shared_ptr<Segment> segment_;
+  std::uint64_t offset_ = 0;
+  std::uint64_t reserved_ = 0;
+  std::weak_ptr<SharedHeap> heap_;  // empty: the segment is this block's alone
+};
+
+// Thread-safe: blocks are made on the jobs thread and given back wherever their last holder dies. The lock is held for
+// a map look-up, never for a system call on somebody's data path.
+class SharedHeap : public std::enable_shared_from_this<SharedHeap> {
+ public:
+  // `segment_gone` hears of each slab that was given back to the system, from any thread.
+  explicit SharedHeap(std::function<void(std::uint32_t)> segment_gone);
+
+  std::shared_ptr<MemoryBlock> allocate(std::uint64_t nbytes, SegmentClass kind, Status& status, std::string& error);
+  // No more news to the owner: it is going away while blocks may live on.
+  void detach();
+
+ private:
+  friend class MemoryBlock;
+  struct Slab {
+    std::shared_ptr<Segment> segment;
+    std::map<std::uint64_t, std::uint64_t> free;  // offset -> length, coalesced
+    std::uint64_t free_nbytes = 0;
+  };
+
+  std::shared_ptr<MemoryBlock> carve(Slab& slab, std::uint64_t reserved);
+  void give_back(const Segment& segment, std::uint64_t offset, std::uint64_t reserved);
+  void insert_free(Slab& slab, std::uint64_t offset, std::uint64_t length);
+
+  std::mutex mutex_;
+  std::vector<Slab> slabs_[3];
+  std::uint32_t next_segment_ = 1;
+  std::function<void(std::uint32_t)> segment_gone_;
+};
+
+}  // namespace hixl_aio::host

@@ -1,0 +1,391 @@
+#include "transports/host/peer.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <utility>
+
+namespace hixl_aio::host {
+namespace {
+
+void ring(int fd) noexcept {
+  const std::uint64_t one = 1;
+  // EAGAIN means the counter is at its maximum: the reader is being woken already.
+  [[maybe_unused]] const auto written = ::write(fd, &one, sizeof(one));
+}
+
+}  // namespace
+
+Peer::Peer(PeerId peer_id, PeerParts parts)
+    : id(peer_id),
+      identity(std::move(parts.identity)),
+      route(std::move(parts.route)),
+      place(parts.place),
+      alias(peer_id),
+      in_(std::move(parts.in)),
+      out_(std::move(parts.out)),
+      doorbell_(std::move(parts.doorbell)),
+      loop_fd_(std::move(parts.loop_fd)),
+      progress_fd_(std::move(parts.progress_fd)),
+      service_fd_(std::move(parts.service_fd)),
+      remote_place_(parts.remote_place) {}
+
+Peer::~Peer() { unmap_all(); }
+
+// ---- directory
+
+Status Peer::look_up(const Run& run, const RemoteRegion*& region) noexcept {
+  if (down()) {
+    return down_status_;
+  }
+  if (run.region >= directory_.size()) {
+    return Status::stale_region;
+  }
+  const RemoteRegion& found = directory_[run.region];
+  if (found.generation != run.generation ||
+      out_->entry(run.region).generation.load(std::memory_order_acquire) != run.generation) {
+    return Status::stale_region;
+  }
+  if (!grants(found.access, run.direction)) {
+    return Status::access_denied;
+  }
+  if (run.remote_offset > found.nbytes || run.nbytes > found.nbytes - run.remote_offset) {
+    return Status::out_of_bounds;
+  }
+  region = &found;
+  return Status::ok;
+}
+
+Status Peer::resolve(Run& run) noexcept {
+  const RemoteRegion* region = nullptr;
+  if (const Status status = look_up(run, region); !ok(status)) {
+    return status;
+  }
+  const LinkKind link = region->kind == MemoryKind::shared ? route.shared : route.host;
+  run.link = static_cast<std::uint8_t>(link);
+  switch (link) {
+    case LinkKind::shm:
+      if (region->mapped == nullptr) {
+        return Status::no_link;
+      }
+      run.remote = region->mapped + run.remote_offset;
+      return Status::ok;
+    case LinkKind::inproc:
+    case LinkKind::cma:
+      run.remote = reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(region->address + run.remote_offset));
+      return Status::ok;
+    case LinkKind::cooperative:
+      run.remote = nullptr;
+      return Status::ok;
+    case LinkKind::none:
+      break;
+  }
+  return Status::no_link;
+}
+
+Status Peer::resolve_pinned_copy(Run run) noexcept {
+  // Held over the copy: the mapping cannot go away under it, and the copy is short.
+  const std::lock_guard lock(directory_mutex);
+  if (const Status status = resolve(run); !ok(status)) {
+    return status;
+  }
+  const auto link = static_cast<LinkKind>(run.link);
+  if (link != LinkKind::shm && link != LinkKind::inproc) {
+    return Status::would_block;
+  }
+  if (!out_->pin(run.region, run.generation)) {
+    return Status::stale_region;
+  }
+  if (run.direction == Direction::put) {
+    std::memcpy(run.remote, run.local, run.nbytes);
+  } else {
+    std::memcpy(run.local, run.remote, run.nbytes);
+  }
+  out_->unpin(run.region);
+  return Status::ok;
+}
+
+bool Peer::find(std::string_view label, RegionInfo& out) {
+  const std::lock_guard lock(directory_mutex);
+  const auto it = labels_.find(std::string(label));
+  if (it == labels_.end()) {
+    return false;
+  }
+  const RemoteRegion& region = directory_[it->second];
+  out.region = it->second;
+  out.generation = region.generation;
+  out.nbytes = region.nbytes;
+  out.address = nullptr;
+  out.kind = region.kind;
+  out.access = region.access;
+  out.label = region.label;
+  return true;
+}
+
+bool Peer::add_segment(const SegmentFrame& frame, UniqueFd fd) {
+  struct stat info {};
+  const int seals = fcntl(fd.get(), F_GET_SEALS);
+  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || fstat(fd.get(), &info) != 0 || info.st_size < 0 ||
+      static_cast<std::uint64_t>(info.st_size) < frame.nbytes || frame.nbytes == 0) {
+    return false;
+  }
+  MappedSegment segment;
+  segment.writable = frame.kind == SegmentClass::writable;
+  segment.nbytes = frame.nbytes;
+  void* base = mmap(nullptr, segment.nbytes, segment.writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED,
+                    fd.get(), 0);
+  if (base == MAP_FAILED) {
+    return false;
+  }
+  segment.base = static_cast<std::byte*>(base);
+  const std::lock_guard lock(directory_mutex);
+  if (!segments_.emplace(frame.segment, segment).second) {
+    munmap(base, segment.nbytes);
+    return false;
+  }
+  return true;
+}
+
+void Peer::drop_segment(std::uint32_t id_of_segment) {
+  MappedSegment segment;
+  {
+    const std::lock_guard lock(directory_mutex);
+    const auto it = segments_.find(id_of_segment);
+    if (it == segments_.end()) {
+      return;
+    }
+    segment = it->second;
+    segments_.erase(it);
+    for (RemoteRegion& region : directory_) {
+      if (region.mapped >= segment.base && region.mapped < segment.base + segment.nbytes) {
+        region = RemoteRegion{};
+      }
+    }
+  }
+  // Nobody copies here any more: the owner says "gone" only after every pin on the segment's regions was given back.
+  munmap(segment.base, segment.nbytes);
+}
+
+bool Peer::add_region(const RegionFrame& frame) {
+  if (frame.region >= out_->max_regions()) {
+    return false;
+  }
+  const std::lock_guard lock(directory_mutex);
+  RemoteRegion region;
+  region.generation = frame.generation;
+  region.access = frame.access;
+  region.kind = frame.kind;
+  region.nbytes = frame.nbytes;
+  region.address = frame.address;
+  region.label = frame.label;
+  if (frame.nbytes > UINT64_MAX - frame.address) {
+    return false;
+  }
+  if (frame.kind == MemoryKind::shared) {
+    const auto it = segments_.find(frame.segment);
+    if (it != segments_.end()) {
+      const MappedSegment& segment = it->second;
+      if (frame.segment_offset > segment.nbytes || frame.nbytes > segment.nbytes - frame.segment_offset ||
+          (!segment.writable && grants(frame.access, Direction::put))) {
+        return false;
+      }
+      region.mapped = segment.base + frame.segment_offset;
+    } else if (route.shared == LinkKind::shm) {
+      return false;
+    }
+  }
+  if (directory_.size() <= frame.region) {
+    directory_.resize(frame.region + 1);
+  }
+  RemoteRegion& place_of = directory_[frame.region];
+  if (!place_of.label.empty()) {
+    labels_.erase(place_of.label);
+  }
+  place_of = std::move(region);
+  if (!place_of.label.empty()) {
+    labels_[place_of.label] = frame.region;
+  }
+  return true;
+}
+
+void Peer::drop_region(std::uint32_t region, std::uint32_t generation) {
+  const std::lock_guard lock(directory_mutex);
+  if (region >= directory_.size() || directory_[region].generation != generation) {
+    return;
+  }
+  const auto it = labels_.find(directory_[region].label);
+  if (it != labels_.end() && it->second == region) {
+    labels_.erase(it);
+  }
+  directory_[region] = RemoteRegion{};
+}
+
+void Peer::unmap_all() {
+  std::unordered_map<std::uint32_t, MappedSegment> segments;
+  {
+    const std::lock_guard lock(directory_mutex);
+    directory_.clear();
+    labels_.clear();
+    segments.swap(segments_);
+  }
+  for (const auto& [key, segment] : segments) {
+    munmap(segment.base, segment.nbytes);
+  }
+}
+
+// ---- life
+
+bool Peer::process_gone() const noexcept {
+  if (!pidfd_.valid()) {
+    return false;
+  }
+  pollfd entry{pidfd_.get(), POLLIN, 0};
+  return poll(&entry, 1, 0) == 1;
+}
+
+bool Peer::mark_down(Status status) noexcept {
+  const std::lock_guard lock(directory_mutex);
+  if (down()) {
+    return false;
+  }
+  down_status_ = status;
+  down_.store(true, std::memory_order_seq_cst);
+  return true;
+}
+
+// ---- signals
+
+Status Peer::reserve_signal() noexcept {
+  if (down()) {
+    return down_status_;
+  }
+  // Acquire: a place counts as free only after the owner really let go of it.
+  const std::uint64_t taken_so_far = out_->header().signals_taken.load(std::memory_order_acquire);
+  if (taken_so_far <= signals_reserved_ && signals_reserved_ - taken_so_far >= out_->signal_capacity()) {
+    return Status::signal_queue_full;
+  }
+  ++signals_reserved_;
+  return Status::ok;
+}
+
+namespace {
+
+// The ring is addressed by positions that only grow; a record may lie across its end.
+void ring_write(std::byte* ring_bytes, std::uint64_t size, std::uint64_t at, const void* data, std::size_t n) noexcept {
+  const std::uint64_t start = at % size;
+  const std::size_t first = static_cast<std::size_t>(n < size - start ? n : size - start);
+  if (first > 0) {
+    std::memcpy(ring_bytes + start, data, first);
+  }
+  if (n > first) {
+    std::memcpy(ring_bytes, static_cast<const std::byte*>(data) + first, n - first);
+  }
+}
+
+void ring_read(const std::byte* ring_bytes, std::uint64_t size, std::uint64_t at, void* data, std::size_t n) noexcept {
+  const std::uint64_t start = at % size;
+  const std::size_t first = static_cast<std::size_t>(n < size - start ? n : size - start);
+  if (first > 0) {
+    std::memcpy(data, ring_bytes + start, first);
+  }
+  if (n > first) {
+    std::memcpy(static_cast<std::byte*>(data) + first, ring_bytes, n - first);
+  }
+}
+
+struct SignalHeader {
+  std::uint32_t nbytes;
+  std::int32_t status;
+  std::uint64_t sequence;
+  std::uint32_t name_nbytes;
+  std::uint32_t payload_nbytes;
+};
+static_assert(sizeof(SignalHeader) == kSignalHeader);
+
+constexpr std::uint32_t record_nbytes(std::uint32_t name, std::uint32_t payload) noexcept {
+  return (kSignalHeader + name + payload + 7U) / 8U * 8U;
+}
+
+}  // namespace
+
+Status Peer::publish(std::string_view name, std::string_view payload, Status status) noexcept {
+  if (name.size() > kMaxSignalText || payload.size() > kMaxSignalText) {
+    return Status::invalid_argument;
+  }
+  {
+    const std::lock_guard lock(sender_mutex_);
+    if (down()) {
+      return down_status_;
+    }
+    SignalHeader header{};
+    header.name_nbytes = static_cast<std::uint32_t>(name.size());
+    header.payload_nbytes = static_cast<std::uint32_t>(payload.size());
+    header.nbytes = record_nbytes(header.name_nbytes, header.payload_nbytes);
+    header.status = static_cast<std::int32_t>(status);
+    header.sequence = ++send_sequence_;
+    std::byte* bytes = out_->signal_bytes();
+    const std::uint64_t size = out_->signal_nbytes();
+    ring_write(bytes, size, send_head_, &header, sizeof(header));
+    ring_write(bytes, size, send_head_ + sizeof(header), name.data(), name.size());
+    ring_write(bytes, size, send_head_ + sizeof(header) + name.size(), payload.data(), payload.size());
+    send_head_ += header.nbytes;
+    // Release: the record, and every byte of the operation it is bound to, is visible to who sees the new head (INV-11).
+    out_->header().signal_head.store(send_head_, std::memory_order_release);
+  }
+  // acq_rel against the owner's re-arm: either our exchange finds it armed and we ring, or the owner's later exchange
+  // reads our 0, acquires the head above and finds the record itself. The bit goes up before the bell rings.
+  if (out_->header().signal_armed.exchange(0, std::memory_order_acq_rel) == 1) {
+    doorbell_->page().dirty[remote_place_ / 64].fetch_or(1ULL << (remote_place_ % 64), std::memory_order_acq_rel);
+    ring(loop_fd_.get());
+  }
+  return Status::ok;
+}
+
+bool Peer::drain(SignalSink& sink, std::size_t& budget, bool& malformed) {
+  ChannelHeader& header = in_->header();
+  header.signal_armed.exchange(1, std::memory_order_acq_rel);  // re-arm first (INV-8)
+  const std::uint64_t head = header.signal_head.load(std::memory_order_acquire);
+  const std::uint64_t size = in_->signal_nbytes();
+  if (head - receive_tail_ > size) {
+    malformed = true;
+    return false;
+  }
+  while (receive_tail_ != head && budget > 0) {
+    SignalHeader record{};
+    ring_read(in_->signal_bytes(), size, receive_tail_, &record, sizeof(record));
+    if (record.name_nbytes > kMaxSignalText || record.payload_nbytes > kMaxSignalText ||
+        record.nbytes != record_nbytes(record.name_nbytes, record.payload_nbytes) ||
+        record.nbytes > head - receive_tail_ || record.sequence != receive_sequence_ + 1) {
+      malformed = true;
+      return false;
+    }
+    receive_record_.peer = alias.load(std::memory_order_relaxed);
+    receive_record_.sequence = record.sequence;
+    receive_record_.status = static_cast<Status>(record.status);
+    receive_record_.name.resize(record.name_nbytes);
+    receive_record_.payload.resize(record.payload_nbytes);
+    ring_read(in_->signal_bytes(), size, receive_tail_ + sizeof(record), receive_record_.name.data(),
+              record.name_nbytes);
+    ring_read(in_->signal_bytes(), size, receive_tail_ + sizeof(record) + record.name_nbytes,
+              receive_record_.payload.data(), record.payload_nbytes);
+    receive_tail_ += record.nbytes;
+    receive_sequence_ = record.sequence;
+    header.signal_tail.store(receive_tail_, std::memory_order_release);
+    sink.take(receive_record_);
+    --budget;
+  }
+  return receive_tail_ != head;
+}
+
+void Peer::taken(std::uint32_t count) noexcept {
+  in_->header().signals_taken.fetch_add(count, std::memory_order_release);
+}
+
+void Peer::ring_progress() noexcept { ring(progress_fd_.get()); }
+void Peer::ring_service() noexcept { ring(service_fd_.get()); }
+
+}  // namespace hixl_aio::host

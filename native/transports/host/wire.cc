@@ -1,0 +1,240 @@
+#include "transports/host/wire.h"
+
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <fstream>
+
+#ifndef SO_PEERPIDFD
+#define SO_PEERPIDFD 77
+#endif
+
+namespace hixl_aio::host {
+
+std::string hex(const Incarnation& incarnation) {
+  static constexpr char digits[] = "0123456789abcdef";
+  std::string out;
+  for (const std::uint8_t byte : incarnation) {
+    out.push_back(digits[byte >> 4U]);
+    out.push_back(digits[byte & 15U]);
+  }
+  return out;
+}
+
+Writer& Writer::text(std::string_view value, std::size_t cap) {
+  value = value.substr(0, cap);
+  put(static_cast<std::uint16_t>(value.size()));
+  const auto* data = reinterpret_cast<const std::byte*>(value.data());
+  bytes_.insert(bytes_.end(), data, data + value.size());
+  return *this;
+}
+
+Writer& Writer::raw(std::span<const std::uint8_t> value) {
+  const auto* data = reinterpret_cast<const std::byte*>(value.data());
+  bytes_.insert(bytes_.end(), data, data + value.size());
+  return *this;
+}
+
+std::string Reader::text(std::size_t cap) {
+  const auto size = take<std::uint16_t>();
+  if (!good_ || size > cap || bytes_.size() - at_ < size) {
+    good_ = false;
+    return {};
+  }
+  std::string out(reinterpret_cast<const char*>(bytes_.data() + at_), size);
+  at_ += size;
+  return out;
+}
+
+void Reader::raw(std::span<std::uint8_t> out) noexcept {
+  if (!good_ || bytes_.size() - at_ < out.size()) {
+    good_ = false;
+    return;
+  }
+  std::memcpy(out.data(), bytes_.data() + at_, out.size());
+  at_ += out.size();
+}
+
+std::vector<std::byte> Greeting::encode() const {
+  Writer writer;
+  writer.put(kWireMagic).put(version).raw(incarnation).text(host_id, 64).text(control_socket, 64);
+  return writer.bytes();
+}
+
+Status parse_greeting(std::span<const std::byte> bytes, Greeting& out, std::string& error) {
+  Reader reader(bytes);
+  if (reader.take<std::uint64_t>() != kWireMagic || !reader.good()) {
+    error = "the other end does not speak the hixl-aio protocol; check the address";
+    return Status::handshake_refused;
+  }
+  out.version = reader.take<std::uint32_t>();
+  if (!reader.good() || out.version != kWireVersion) {
+    error = "wire version: ours " + std::to_string(kWireVersion) + ", theirs " + std::to_string(out.version) +
+            "; install the same release on both sides";
+    return Status::handshake_refused;
+  }
+  reader.raw(out.incarnation);
+  out.host_id = reader.text(64);
+  out.control_socket = reader.text(64);
+  if (!reader.finished()) {
+    error = "the greeting is malformed";
+    return Status::handshake_refused;
+  }
+  return Status::ok;
+}
+
+std::vector<std::byte> Hello::encode(FrameType type) const {
+  Writer writer;
+  writer.type(type).put(kWireVersion).raw(incarnation).raw(process);
+  writer.text(name, kMaxName).text(address, kMaxName).put(doorbell_place).put(probe_address).raw(probe_value);
+  return writer.bytes();
+}
+
+bool parse_hello(std::span<const std::byte> bytes, FrameType type, Hello& out) {
+  Reader reader(bytes);
+  if (reader.take<std::uint8_t>() != static_cast<std::uint8_t>(type) || reader.take<std::uint32_t>() != kWireVersion) {
+    return false;
+  }
+  reader.raw(out.incarnation);
+  reader.raw(out.process);
+  out.name = reader.text(kMaxName);
+  out.address = reader.text(kMaxName);
+  out.doorbell_place = reader.take<std::uint32_t>();
+  out.probe_address = reader.take<std::uint64_t>();
+  reader.raw(out.probe_value);
+  return reader.finished();
+}
+
+void RegionFrame::encode(Writer& writer) const {
+  writer.put(region).put(generation).put(static_cast<std::uint8_t>(kind)).put(static_cast<std::uint8_t>(access));
+  writer.put(segment).put(segment_offset).put(nbytes).put(address).text(label, kMaxLabel);
+}
+
+bool RegionFrame::parse(Reader& reader, RegionFrame& out) {
+  out.region = reader.take<std::uint32_t>();
+  out.generation = reader.take<std::uint32_t>();
+  const auto kind = reader.take<std::uint8_t>();
+  const auto access = reader.take<std::uint8_t>();
+  out.segment = reader.take<std::uint32_t>();
+  out.segment_offset = reader.take<std::uint64_t>();
+  out.nbytes = reader.take<std::uint64_t>();
+  out.address = reader.take<std::uint64_t>();
+  out.label = reader.text(kMaxLabel);
+  if (!reader.good() || kind > 1 || access == 0 || access > 3 || out.generation == 0) {
+    return false;
+  }
+  out.kind = static_cast<MemoryKind>(kind);
+  out.access = static_cast<Access>(access);
+  return true;
+}
+
+SocketResult send_frame(int socket, std::span<const std::byte> bytes, std::span<const int> fds) noexcept {
+  iovec iov{const_cast<std::byte*>(bytes.data()), bytes.size()};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kMaxFds)] = {};
+  msghdr message{};
+  message.msg_iov = &iov;
+  message.msg_iovlen = 1;
+  if (!fds.empty()) {
+    message.msg_control = control;
+    message.msg_controllen = CMSG_SPACE(sizeof(int) * fds.size());
+    cmsghdr* header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof(int) * fds.size());
+    std::memcpy(CMSG_DATA(header), fds.data(), sizeof(int) * fds.size());
+  }
+  for (;;) {
+    if (sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) {
+      return SocketResult::done;
+    }
+    if (errno == EINTR) {
+      continue;
+    }
+    // ETOOMANYREFS: too many descriptors are in flight to somebody who does not read; the queue will try again.
+    return errno == EAGAIN || errno == ENOBUFS || errno == ETOOMANYREFS ? SocketResult::again : SocketResult::closed;
+  }
+}
+
+SocketResult receive_frame(int socket, Frame& out) {
+  out.bytes.resize(kMaxFrame);
+  out.fds.clear();
+  iovec iov{out.bytes.data(), out.bytes.size()};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kMaxFds)] = {};
+  msghdr message{};
+  message.msg_iov = &iov;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof(control);
+  ssize_t received = 0;
+  do {
+    received = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  } while (received < 0 && errno == EINTR);
+  if (received < 0) {
+    out.bytes.clear();
+    return errno == EAGAIN ? SocketResult::again : SocketResult::closed;
+  }
+  for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr; header = CMSG_NXTHDR(&message, header)) {
+    if (header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS) {
+      const std::size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+      for (std::size_t i = 0; i < count; ++i) {
+        int fd = -1;
+        std::memcpy(&fd, CMSG_DATA(header) + i * sizeof(int), sizeof(int));
+        out.fds.emplace_back(fd);
+      }
+    }
+  }
+  if (received == 0) {
+    out.bytes.clear();
+    return SocketResult::closed;
+  }
+  out.bytes.resize(static_cast<std::size_t>(received));
+  if ((message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) {
+    out.bytes.clear();
+    out.fds.clear();
+  }
+  return SocketResult::done;
+}
+
+std::optional<Credentials> peer_credentials(int socket) noexcept {
+  ucred credentials{};
+  socklen_t length = sizeof(credentials);
+  if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &length) != 0) {
+    return std::nullopt;
+  }
+  return Credentials{credentials.pid, credentials.uid};
+}
+
+UniqueFd peer_pidfd(int socket, std::int64_t pid) noexcept {
+  int fd = -1;
+  socklen_t length = sizeof(fd);
+  // Linux 6.5: exactly the process at the other end, whatever its number means by now.
+  if (getsockopt(socket, SOL_SOCKET, SO_PEERPIDFD, &fd, &length) == 0) {
+    return UniqueFd(fd);
+  }
+  return pid > 0 ? UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, static_cast<pid_t>(pid), 0))) : UniqueFd();
+}
+
+std::string read_boot_id() {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string id;
+  file >> id;
+  return id.substr(0, 64);
+}
+
+bool random_bytes(std::span<std::uint8_t> out) noexcept {
+  std::size_t filled = 0;
+  while (filled < out.size()) {
+    const ssize_t got = getrandom(out.data() + filled, out.size() - filled, 0);
+    if (got < 0 && errno != EINTR) {
+      return false;
+    }
+    filled += got > 0 ? static_cast<std::size_t>(got) : 0;
+  }
+  return true;
+}
+
+}  // namespace hixl_aio::host
