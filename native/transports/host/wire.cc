@@ -25,19 +25,21 @@ std::string hex(const Incarnation& incarnation) {
   return out;
 }
 
-Writer& Writer::text(std::string_view value, std::size_t cap) {
-  value = value.substr(0, cap);
-  put(static_cast<std::uint16_t>(value.size()));
-  const auto* data = reinterpret_cast<const std::byte*>(value.data());
-  bytes_.insert(bytes_.end(), data, data + value.size());
+Writer& Writer::append(const void* data, std::size_t nbytes) {
+  const std::size_t at = bytes_.size();
+  bytes_.resize(at + nbytes);
+  if (nbytes > 0) {
+    std::memcpy(bytes_.data() + at, data, nbytes);
+  }
   return *this;
 }
 
-Writer& Writer::raw(std::span<const std::uint8_t> value) {
-  const auto* data = reinterpret_cast<const std::byte*>(value.data());
-  bytes_.insert(bytes_.end(), data, data + value.size());
-  return *this;
+Writer& Writer::text(std::string_view value, std::size_t cap) {
+  value = value.substr(0, cap);
+  return put(static_cast<std::uint16_t>(value.size())).append(value.data(), value.size());
 }
+
+Writer& Writer::raw(std::span<const std::uint8_t> value) { return append(value.data(), value.size()); }
 
 std::string Reader::text(std::size_t cap) {
   const auto size = take<std::uint16_t>();

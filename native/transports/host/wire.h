@@ -51,10 +51,7 @@ class Writer {
   template <typename T>
     requires std::is_integral_v<T>
   Writer& put(T value) {
-    const auto at = bytes_.size();
-    bytes_.resize(at + sizeof(T));
-    std::memcpy(bytes_.data() + at, &value, sizeof(T));
-    return *this;
+    return append(&value, sizeof(T));
   }
   Writer& type(FrameType value) { return put(static_cast<std::uint8_t>(value)); }
   Writer& text(std::string_view value, std::size_t cap);
@@ -62,6 +59,7 @@ class Writer {
   [[nodiscard]] const std::vector<std::byte>& bytes() const noexcept { return bytes_; }
 
  private:
+  Writer& append(const void* data, std::size_t nbytes);
   std::vector<std::byte> bytes_;
 };
 
