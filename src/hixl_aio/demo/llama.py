@@ -174,8 +174,8 @@ class KVCache:
         return tokens * config.kv_bytes_per_token
 
     @property
-    def nbytes(self) -> int:
-        return self._array.nbytes
+    def layers(self) -> int:
+        return self._config.layers
 
     def keys(self, layer: int, tokens: int) -> Array:
         return self._array[layer, 0, :tokens]

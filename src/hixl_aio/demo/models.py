@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 
 from hixl_aio.demo.errors import DownloadError
 from hixl_aio.demo.gguf import Array, GgufFile
 from hixl_aio.demo.llama import LayerWeights, Llama, LlamaConfig, LlamaWeights, load_weights
+from hixl_aio.demo.options import ModelName
 from hixl_aio.demo.tokenizer import Tokenizer, byte_alphabet
 from hixl_aio.demo.weights import SMOLLM2
 
-__all__ = ("TINY_CONFIG", "Model", "ModelName", "load_model", "tiny_tokenizer", "tiny_weights")
-
-ModelName = Literal["smollm2", "tiny"]
+__all__ = ("TINY_CONFIG", "Model", "load_model", "tiny_tokenizer", "tiny_weights")
 
 _CONTROL_TOKENS: Final = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 _TINY_SEED: Final = 20250207
