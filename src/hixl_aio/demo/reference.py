@@ -1,0 +1,50 @@
+"""The single process that a run is compared with: the same prompts, prefilled and decoded in one place."""
+
+from __future__ import annotations
+
+import asyncio
+import mmap
+from pathlib import Path
+
+from hixl_aio.demo.child import Channel, run_child
+from hixl_aio.demo.llama import KVCache, advance, greedy
+from hixl_aio.demo.messages import Setup, Trace
+from hixl_aio.demo.models import Model, load_model
+from hixl_aio.demo.plan import Plan, Request, make_plan
+from hixl_aio.demo.verify import kv_hashes, logits_hash
+
+__all__ = ("main", "serve", "trace_request")
+
+
+def trace_request(model: Model, plan: Plan, request: Request, cache: KVCache) -> Trace:
+    """Prefill and decode one request here, and hash what comes by."""
+    cache.poison()
+    steps = model.llama.prefill(request.tokens, cache)
+    while isinstance(logits := advance(steps), int):
+        pass
+    kv = kv_hashes(cache, len(request.tokens))
+    tokens, hashes = list[int](), [logits_hash(logits)]
+    while (token := greedy(logits)) != model.tokenizer.end_token:
+        tokens.append(token)
+        if len(tokens) == plan.max_tokens:
+            break
+        logits = model.llama.decode_step(token, len(request.tokens) + len(tokens) - 1, cache)
+        hashes.append(logits_hash(logits))
+    return Trace(request.index, tuple(tokens), kv, tuple(hashes))
+
+
+async def serve(channel: Channel) -> None:
+    """Run every prompt in this one process and tell the traces."""
+    setup = await channel.receive(Setup)
+    path = None if setup.path is None else Path(setup.path)
+    model = await asyncio.to_thread(load_model, setup.model, path)
+    plan = make_plan(model, setup.prompts, setup.max_tokens)
+    memory = memoryview(mmap.mmap(-1, plan.layout.slot_nbytes))  # aligned to a page, as registered memory is
+    cache = plan.layout.cache(0, memory)
+    for request in plan.requests:
+        await channel.send(await asyncio.to_thread(trace_request, model, plan, request, cache))
+    await channel.finish()
+
+
+def main() -> int:
+    return run_child(serve, asyncio.run)
