@@ -3,8 +3,10 @@
 Written by hand and checked by stubtest. Only `_core`, `_bridge` and `engine.py`'s neighbours may import it.
 """
 
-from collections.abc import Buffer
+
 from typing import Final, final
+
+from typing_extensions import Buffer
 
 __version__: Final[str]
 
