@@ -1,0 +1,181 @@
+"""From the parts of a batch to what native code takes: tuples with arrays, never an object for each block."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from hixl_aio._core.regions import RegionRecord, refuse_readonly
+from hixl_aio.batch import BatchOp, Get, GetBlocks, Put, PutBlocks, int64_array
+from hixl_aio.errors import AccessDeniedError, HixlAioError, InvalidArgumentError
+from hixl_aio.memory import LocalView, RemoteRegion, RemoteView, as_local, as_remote
+from hixl_aio.options import Access
+
+if TYPE_CHECKING:
+    from hixl_aio._native import PartTuple
+
+__all__ = ("BatchPlan", "plan_batch")
+
+
+@dataclass(slots=True)
+class BatchPlan:
+    """The parts of a batch, checked as far as this side can.
+
+    Attributes:
+        target: the remote region of the first part; None if there are no parts.
+        locals: the local view of each part.
+        parts: (is a get, nbytes) of each part.
+        native: what native code takes.
+        nbytes: of all parts.
+    """
+
+    target: RemoteRegion | None = None
+    locals: list[LocalView] = field(default_factory=list)
+    parts: list[tuple[bool, int]] = field(default_factory=list)
+    native: list[PartTuple] = field(default_factory=list)
+    nbytes: int = 0
+
+    def records(self) -> tuple[RegionRecord, ...]:
+        """Each local region once."""
+        return tuple({id(view._record): view._record for view in self.locals}.values())
+
+    def checked_copy(self) -> list[PartTuple]:
+        """The parts for later: bounds checked now, offsets as they are now.
+
+        Raises:
+            InvalidArgumentError: a block leaves its view.
+        """
+        return [self._checked(index, part) for index, part in enumerate(self.native)]
+
+    @staticmethod
+    def _checked(index: int, part: PartTuple) -> PartTuple:
+        kind, address, local_nbytes, region, generation, offset, remote_nbytes, local, remote, nbytes = part
+        if local is None or remote is None:
+            return part
+        ours, theirs = _copy(local), _copy(remote)
+        sizes = nbytes if isinstance(nbytes, int) else _copy(nbytes)
+        for places, limit, side in ((ours, local_nbytes, "local"), (theirs, remote_nbytes, "remote")):
+            _check_blocks(index, side, places, sizes, limit)
+        return (kind, address, local_nbytes, region, generation, offset, remote_nbytes, ours, theirs, sizes)
+
+
+def _copy(values: Any) -> array[int]:
+    copied = array("q")
+    copied.frombytes(memoryview(values).cast("B"))
+    return copied
+
+
+def _check_blocks(index: int, side: str, places: array[int], sizes: int | array[int], limit: int) -> None:
+    if not places:
+        return
+    if isinstance(sizes, int):
+        first, last = min(places), max(places)
+        bad = first if first < 0 else last if last + sizes > limit else None
+    else:
+        bad = next(
+            (
+                place
+                for place, size in zip(places, sizes, strict=True)
+                if place < 0 or size < 0 or place + size > limit
+            ),
+            None,
+        )
+    if bad is not None:
+        expected = f"blocks inside the {side} view of {limit} bytes"
+        raise InvalidArgumentError(argument=f"an offset of part {index}", value=bad, expected=expected)
+
+
+def plan_batch(ops: Sequence[BatchOp]) -> BatchPlan:
+    """Check the parts of a batch and lay them out.
+
+    Raises:
+        InvalidArgumentError: a part is not what it should be; the message names it.
+        AccessDeniedError: its region does not grant the direction, or the destination is read-only.
+    """
+    if isinstance(ops, Put | Get | PutBlocks | GetBlocks) or not isinstance(ops, Sequence):
+        raise InvalidArgumentError(
+            argument="ops", value=type(ops).__name__, expected="a sequence of Put, Get, PutBlocks, GetBlocks"
+        )
+    plan = BatchPlan()
+    for index, op in enumerate(ops):
+        try:
+            _add(plan, op)
+        except HixlAioError as error:
+            error.add_note(f"in part {index} of the batch")
+            raise
+    return plan
+
+
+def _add(plan: BatchPlan, op: BatchOp) -> None:
+    is_get = isinstance(op, Get | GetBlocks)
+    if is_get:
+        local, remote = as_local(op.dst, "dst"), as_remote(op.src, "src")
+    elif isinstance(op, Put | PutBlocks):
+        local, remote = as_local(op.src, "src"), as_remote(op.dst, "dst")
+    else:
+        raise InvalidArgumentError(
+            argument="op", value=type(op).__name__, expected="Put, Get, PutBlocks or GetBlocks"
+        )
+    _check_direction(is_get, local, remote)
+    if plan.target is None:
+        plan.target = remote.region
+    elif remote.region.incarnation != plan.target.incarnation:
+        hint = "Make one batch for each peer."
+        expected = f"a region of incarnation {plan.target.incarnation}, as in part 0"
+        raise InvalidArgumentError(
+            argument="peer", value=remote.region.incarnation, expected=expected, hint=hint
+        )
+    head = (
+        int(is_get),
+        local._address,
+        local.nbytes,
+        remote.region.id,
+        remote.region.generation,
+        remote.offset,
+        remote.nbytes,
+    )
+    if isinstance(op, PutBlocks | GetBlocks):
+        nbytes, tail = _blocks(op, is_get)
+    else:
+        if local.nbytes != remote.nbytes:
+            expected = f"{local.nbytes if not is_get else remote.nbytes} bytes, the length of src"
+            value = remote.nbytes if not is_get else local.nbytes
+            raise InvalidArgumentError(argument="the length of dst", value=value, expected=expected)
+        nbytes, tail = local.nbytes, (None, None, local.nbytes)
+    plan.locals.append(local)
+    plan.parts.append((is_get, nbytes))
+    plan.native.append((*head, *tail))
+    plan.nbytes += nbytes
+
+
+def _check_direction(is_get: bool, local: LocalView, remote: RemoteView) -> None:
+    needed = Access.READ if is_get else Access.WRITE
+    target = remote.region
+    if not target.access & needed:
+        raise AccessDeniedError(label=target.label, granted=target.access.name, needed=needed.name)
+    if is_get and local._record.readonly:
+        raise refuse_readonly(local._record.label, "writing: it is the destination of a get")
+
+
+def _blocks(op: PutBlocks | GetBlocks, is_get: bool) -> tuple[int, tuple[Any, Any, Any]]:
+    src, dst = int64_array(op.src_offsets, "src_offsets"), int64_array(op.dst_offsets, "dst_offsets")
+    count, other = len(src), len(dst)
+    if count != other:
+        raise InvalidArgumentError(
+            argument="the number of dst_offsets", value=other, expected=f"{count}, as of src_offsets"
+        )
+    sizes: Any
+    if isinstance(op.nbytes, int) and not isinstance(op.nbytes, bool):
+        if op.nbytes < 0:
+            raise InvalidArgumentError(argument="nbytes", value=op.nbytes, expected="0 or more")
+        sizes, total = op.nbytes, op.nbytes * count
+    else:
+        sizes = int64_array(op.nbytes, "nbytes")
+        if len(sizes) != count:
+            raise InvalidArgumentError(
+                argument="the number of nbytes", value=len(sizes), expected=f"{count}, as of src_offsets"
+            )
+        total = int(sizes.sum()) if hasattr(sizes, "sum") else sum(sizes)
+    return total, (dst, src, sizes) if is_get else (src, dst, sizes)

@@ -1,0 +1,131 @@
+"""Closing an engine: everybody who waits hears of it, what is under way ends or is stopped, then native code
+goes (INV-10).
+
+Every wait in here is shielded and bounded, so that it also ends well in a task that is being cancelled. The
+first cancellation is raised when all is done.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import TYPE_CHECKING, Final
+
+from hixl_aio._core.gate import Gate
+from hixl_aio._core.lifecycle import LifeState
+from hixl_aio._core.optable import OperationState
+from hixl_aio._log import log
+from hixl_aio._requests import Request
+from hixl_aio._status import Status
+from hixl_aio.errors import AbandonedTransferWarning, ClosedError, InternalError, InvalidArgumentError
+
+if TYPE_CHECKING:
+    from hixl_aio._runtime import Runtime
+
+__all__ = ("close_engine",)
+
+_NATIVE_SHUTDOWN: Final = 10.0  # seconds; it never takes that long unless something is broken
+
+
+async def close_engine(runtime: Runtime, drain_timeout: float | None) -> None:
+    """See `Engine.aclose`."""
+    life = runtime.life
+    if life.state is LifeState.NEW:
+        life.advance(LifeState.CLOSED)
+    if life.state is LifeState.CLOSED:
+        return
+    if drain_timeout is not None and not 0 <= drain_timeout < math.inf:
+        expected = "seconds, 0 or more, or None"
+        raise InvalidArgumentError(argument="drain_timeout", value=drain_timeout, expected=expected)
+    if runtime.current() is not life.owner or life.state is LifeState.FORKED:
+        raise life.refusal(runtime.current())
+    if runtime.closing_gate is not None:
+        await runtime.wait_gate(runtime.closing_gate)
+        return
+    runtime.closing_gate = Gate(runtime.bridge.wake)
+    life.advance(LifeState.CLOSING)
+    try:
+        cancelled = await _close(runtime, drain_timeout)
+    finally:
+        runtime.closing_gate.open()
+    if cancelled is not None:
+        raise cancelled
+
+
+async def _close(runtime: Runtime, drain_timeout: float | None) -> BaseException | None:
+    _release_waiters(runtime)
+    first = await _drain(runtime, drain_timeout)
+    cancelled = await _stop(runtime)
+    first = first or cancelled
+    request: Request = runtime.requests.begin(runtime.native.begin_shutdown)
+    down, cancelled = await runtime.bridge.hold(request.gate, _NATIVE_SHUTDOWN)
+    first = first or cancelled
+    try:
+        if not down:
+            raise InternalError(
+                f"native code of engine {runtime.name} did not shut down within {_NATIVE_SHUTDOWN} s"
+            )
+        while len(runtime.ops.table) and runtime.native.counters()["in_flight"]:
+            runtime.on_readable()  # more records than one turn takes
+    finally:
+        _forget(runtime)
+    return first
+
+
+def _closed(runtime: Runtime) -> ClosedError:
+    return ClosedError(what=f"engine {runtime.name}", state="closing")
+
+
+def _release_waiters(runtime: Runtime) -> None:
+    """Who waits for what will not come any more hears of it now, not after the drain."""
+    runtime.mail.close()
+    runtime.control.close()
+    runtime.requests.fail_all(lambda: _closed(runtime))
+    for operation in runtime.ops.table:
+        if operation.state is OperationState.WAITING and operation.drop_ready is not None:
+            runtime.ops.end_waiting(operation, _closed(runtime), Status.CLOSED)
+
+
+async def _drain(runtime: Runtime, seconds: float | None) -> BaseException | None:
+    """Let what is under way end; a cancellation cuts this short."""
+    gate = runtime.ops.table.empty_gate(runtime.bridge.wake)
+    if gate is None:
+        return None
+    _, cancelled = await runtime.bridge.hold(gate, seconds, patient=False)
+    return cancelled
+
+
+async def _stop(runtime: Runtime) -> BaseException | None:
+    """Stop what is still under way."""
+    table = runtime.ops.table
+    for operation in table:
+        if operation.state is OperationState.WAITING:
+            runtime.ops.end_waiting(operation, _closed(runtime), Status.CLOSED)
+    for operation in table:
+        if operation.state is not OperationState.QUARANTINED:
+            runtime.ops.request_stop(operation)
+    gate = table.empty_gate(runtime.bridge.wake)
+    if gate is None:
+        return None
+    settled, cancelled = await runtime.bridge.hold(gate, runtime.options.cancel_grace)
+    if not settled:
+        text = f"engine {runtime.name} closes with {len(table)} operations unsettled; tearing its links down"
+        try:
+            warnings.warn(AbandonedTransferWarning(text), stacklevel=2)
+        except Warning as warning:
+            runtime.bridge.report("an engine closes with operations under way", warning)
+    return cancelled
+
+
+def _forget(runtime: Runtime) -> None:
+    """Native code has gone, or must be taken for gone: nothing of it is touched from here on."""
+    runtime.bridge.unwatch(runtime.native.fileno())
+    runtime.ops.drop_timer()
+    runtime.ops.force_out(_closed(runtime))
+    runtime.control.forget_all()
+    runtime.mail.inbox.clear()
+    runtime.regions.forget_all()
+    runtime.data.close()
+    runtime.life.advance(LifeState.CLOSED)
+    del runtime.native  # closes the descriptor
+    log("info", "engine closed", name=runtime.name)

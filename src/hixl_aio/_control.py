@@ -1,0 +1,395 @@
+"""Peers: connecting, accepting, losing and closing them."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict, deque
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+
+from hixl_aio._core.credits import PeerLine
+from hixl_aio._core.gate import Gate
+from hixl_aio._core.inbox import Taker
+from hixl_aio._failures import About, from_status, status_of
+from hixl_aio._log import log
+from hixl_aio._requests import Request
+from hixl_aio._status import Status
+from hixl_aio.errors import (
+    ClosedError,
+    ConnectTimeoutError,
+    HixlAioError,
+    InternalError,
+    InvalidArgumentError,
+    NotRegisteredError,
+    PeerLostError,
+    PeerNotConnectedError,
+    PeerRestartedError,
+    StaleRegionError,
+)
+from hixl_aio.memory import MemoryKind, RemoteRegion
+from hixl_aio.options import Access
+from hixl_aio.peer import Peer, PeerState
+
+if TYPE_CHECKING:
+    from hixl_aio._native import EventTuple, PeerTuple
+    from hixl_aio._runtime import Runtime
+
+__all__ = ("ControlPlane",)
+
+_REMEMBERED: Final = 1024  # peers that are gone, for better messages
+
+
+class _Connecting:
+    """One connect that is under way, and how many calls share it."""
+
+    __slots__ = ("made", "request", "users")
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.users = 0
+        self.made = False  # the peer was not known before
+
+
+class ControlPlane:
+    """Who we are connected to."""
+
+    __slots__ = (
+        "_accepted",
+        "_acceptors",
+        "_by_number",
+        "_closing",
+        "_connecting",
+        "_gone",
+        "_runtime",
+        "by_incarnation",
+        "peers",
+        "peers_view",
+    )
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self.by_incarnation: dict[str, Peer] = {}  # connected ones: the hot path looks here
+        self.peers: dict[str, Peer] = {}
+        self.peers_view: Mapping[str, Peer] = MappingProxyType(self.peers)
+        self._by_number: dict[int, Peer] = {}
+        self._gone: OrderedDict[str, Peer] = OrderedDict()
+        self._connecting: dict[str, _Connecting] = {}
+        self._closing: dict[int, Gate] = {}
+        self._accepted: deque[Peer] = deque()
+        self._acceptors: deque[Taker] = deque()
+
+    # ---- look-ups
+
+    def by_number(self, number: int) -> Peer | None:
+        """The peer under which native code knows that number."""
+        return self._by_number.get(number) or self._learn(number)
+
+    def connected(self) -> Iterator[Peer]:
+        """All connected peers."""
+        return iter(list(self.by_incarnation.values()))
+
+    def address_of(self, line: Any) -> str:
+        """For messages."""
+        peer = self._by_number.get(line.number)
+        return "" if peer is None else peer.address
+
+    def peer_info(self, number: int) -> PeerTuple | None:
+        """What native code knows of a peer."""
+        return self._runtime.native.peer_info(number) if self._runtime.is_open else None
+
+    def find_region(self, peer: Peer, label: str) -> RemoteRegion:
+        """A peer's region by its label."""
+        self._runtime.check()
+        if peer._state is not PeerState.CONNECTED:
+            raise self.why_unreachable(peer.incarnation, None)[0]
+        info = self._runtime.native.find_region(peer._id, label)
+        if info is None:
+            raise NotRegisteredError(label=label, peer=peer.address)
+        number, generation, nbytes, _, kind, access, found = info
+        return RemoteRegion(
+            peer.incarnation, number, generation, nbytes, MemoryKind(kind), Access(access), found
+        )
+
+    def why_unreachable(self, incarnation: str, target: RemoteRegion | None) -> tuple[HixlAioError, bool]:
+        """Why there is no connection to that life of an engine, and whether that is the world's doing."""
+        peer = self._gone.get(incarnation)
+        if peer is None:
+            detail = f"no connected peer has incarnation {incarnation}"
+            return PeerNotConnectedError(detail), False
+        successor = self.peers.get(peer.address)
+        if successor is not None and successor._wanted:
+            label, generation = ("", 0) if target is None else (target.label, target.generation)
+            detail = (
+                f"peer {peer.address} is at incarnation {successor.incarnation} now, it was {incarnation}"
+            )
+            return StaleRegionError(detail, label=label, generation=generation), False
+        if successor is not None:
+            return PeerRestartedError(peer=peer.address, status=Status.PEER_LOST), True
+        if peer._state is PeerState.LOST:
+            return PeerLostError(peer=peer.address, status=peer._down_status), True
+        return PeerNotConnectedError("we closed the connection", peer=peer.address), False
+
+    # ---- connecting
+
+    async def connect(self, address: str, timeout: float) -> Peer:  # noqa: ASYNC109
+        """Connect, or share what is there or under way."""
+        runtime = self._runtime
+        runtime.check()
+        if not isinstance(address, str) or not address:
+            raise InvalidArgumentError(argument="address", value=address, expected="host:port or unix:NAME")
+        if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout < math.inf:
+            raise InvalidArgumentError(argument="timeout", value=timeout, expected="seconds, more than 0")
+        known = self.peers.get(address)
+        if known is not None:
+            known._wanted = True
+            return known
+        shared = self._connecting.get(address)
+        if shared is None:
+            about = About(peer=address, argument="address", value=address, expected="host:port or unix:NAME")
+            request = runtime.requests.begin(
+                lambda token: runtime.native.connect(token, address, timeout), about
+            )
+            shared = self._connecting[address] = _Connecting(request)
+        shared.users += 1
+        try:
+            # Native code says more about why, so its own clock goes first.
+            answered = await runtime.wait_gate_for(shared.request.gate, timeout + 0.25)
+        finally:
+            shared.users -= 1
+            if not shared.users:
+                self._leave(address, shared)
+        if not answered:
+            raise ConnectTimeoutError(peer=address, status=Status.TIMED_OUT)
+        return self._answer(address, shared)
+
+    def _answer(self, address: str, shared: _Connecting) -> Peer:
+        request = shared.request
+        if request.failure is not None:
+            raise request.failure
+        if request.event is None:
+            raise InternalError(f"connecting to {address} was answered without an event")
+        _, _, number, code, text, _ = request.event
+        if code:
+            raise from_status(
+                code, text, About(peer=address, argument="address", value=address, expected="valid")
+            )
+        peer = self.by_number(number)
+        if peer is None or peer._state is not PeerState.CONNECTED:
+            raise PeerLostError(peer=address, status=Status.PEER_LOST)
+        peer._wanted = True
+        return peer
+
+    def _leave(self, address: str, shared: _Connecting) -> None:
+        """The last call that shares a connect has left it."""
+        if self._connecting.get(address) is shared:
+            del self._connecting[address]
+        self._runtime.requests.disown(shared.request, self._unwanted)
+
+    def _unwanted(self, event: EventTuple) -> None:
+        """A connect whose callers have gone was answered: no half-peer may stay."""
+        _, _, number, code, _, _ = event
+        peer = None if code else self._by_number.get(number)
+        if peer is None or peer._wanted or peer._was_accepted or not self._runtime.is_open:
+            return
+        self._runtime.bridge.call_soon(self._drop_unwanted, peer)
+
+    def _drop_unwanted(self, peer: Peer) -> None:
+        # A call whose answer is on its way has said by now that it wants the peer.
+        if (
+            peer._wanted
+            or peer._was_accepted
+            or peer._state is not PeerState.CONNECTED
+            or not self._runtime.is_open
+        ):
+            return
+        self._begin_disconnect(peer, abort=False)
+
+    def _learn(self, number: int) -> Peer | None:
+        """Native code speaks of a peer for the first time."""
+        runtime = self._runtime
+        info = runtime.native.peer_info(number)
+        if info is None:
+            return None
+        options = runtime.options
+        line = PeerLine(
+            number, runtime.ops.post_waiting, credits=options.credits_per_peer, capacity=options.line_capacity
+        )
+        peer = Peer(runtime, number, info, line)
+        self._by_number[number] = peer
+        self.by_incarnation[peer.incarnation] = peer
+        self.peers[peer.address] = peer
+        self._gone.pop(peer.incarnation, None)
+        log("info", "peer connected", peer=peer.address, name=peer.name, incarnation=peer.incarnation)
+        return peer
+
+    # ---- accepting
+
+    async def accept(self) -> Peer:
+        """The next peer that connected to us."""
+        runtime = self._runtime
+        runtime.check()
+        await runtime.breathe()
+        if self._accepted:
+            peer = self._accepted.popleft()
+        else:
+            taker = Taker(None, None, runtime.bridge.new_waiter())
+            self._acceptors.append(taker)
+            try:
+                await runtime.bridge.park(taker.waiter)
+            except BaseException:
+                self._stop_accepting(taker)
+                raise
+            if taker.failure is not None:
+                raise taker.failure
+            peer = taker.signal
+        peer._wanted = True
+        return peer
+
+    def _stop_accepting(self, taker: Taker) -> None:
+        if taker.signal is None:
+            if taker in self._acceptors:
+                self._acceptors.remove(taker)
+        elif self._acceptors:
+            self._hand_out(taker.signal)
+        else:
+            self._accepted.appendleft(taker.signal)
+
+    def _hand_out(self, peer: Peer) -> None:
+        if not self._acceptors:
+            self._accepted.append(peer)
+            return
+        taker = self._acceptors.popleft()
+        taker.signal = peer
+        self._runtime.bridge.wake(taker.waiter)
+
+    # ---- events
+
+    def on_connected(self, number: int) -> None:
+        """A connect of ours has succeeded."""
+        self.by_number(number)
+
+    def on_accepted(self, number: int) -> None:
+        """A peer has connected to us."""
+        peer = self.by_number(number)
+        if peer is None:
+            return
+        peer._was_accepted = True
+        self._hand_out(peer)
+
+    def on_down(self, number: int, code: int, text: str) -> None:
+        """A peer is gone; all its records and signals have come before."""
+        peer = self._by_number.get(number)
+        if peer is None or peer._state in (PeerState.LOST, PeerState.CLOSED):
+            return
+        status = status_of(code)
+        log("warning", "peer lost", peer=peer.address, status=status.name.lower(), detail=text)
+        ours = peer._state is PeerState.CLOSING
+        self._retire(peer, PeerState.CLOSED if ours else PeerState.LOST, status, text)
+
+    def _retire(self, peer: Peer, state: PeerState, status: Status, text: str = "") -> None:
+        runtime = self._runtime
+        peer._state = state
+        peer._down_status = status if status is not Status.OK else Status.PEER_CLOSED
+        self._withdraw(peer)
+        self._gone[peer.incarnation] = peer
+        if len(self._gone) > _REMEMBERED:
+            self._gone.popitem(last=False)
+        if peer in self._accepted:
+            self._accepted.remove(peer)
+        peer._line.take_down()
+        error: HixlAioError = PeerLostError(text, peer=peer.address, status=peer._down_status)
+        if state is PeerState.CLOSED:
+            error = ClosedError(what=f"peer {peer.address}")
+        runtime.ops.fail_all(peer._line, error, peer._down_status)
+        runtime.mail.peer_gone(peer)
+        self._by_number.pop(peer._id, None)
+        gate = self._closing.pop(peer._id, None)
+        if gate is not None:
+            gate.open()
+
+    def _withdraw(self, peer: Peer) -> None:
+        """No new operation finds it."""
+        if self.by_incarnation.get(peer.incarnation) is peer:
+            del self.by_incarnation[peer.incarnation]
+        if self.peers.get(peer.address) is peer:
+            del self.peers[peer.address]
+
+    # ---- refreshing, closing
+
+    async def refresh(self, peer: Peer) -> None:
+        """Learn of new regions."""
+        runtime = self._runtime
+        runtime.check()
+        if peer._state is not PeerState.CONNECTED:
+            raise self.why_unreachable(peer.incarnation, None)[0]
+        about = About(peer=peer.address)
+        event = await runtime.requests.ask(
+            lambda token: runtime.native.refresh(token, peer._id), lambda _: None, about
+        )
+        if event[3]:
+            raise from_status(event[3], event[4], about)
+
+    async def close_peer(self, peer: Peer, *, abort: bool) -> None:
+        """End the connection, after what is under way or in the middle of it."""
+        runtime = self._runtime
+        if peer._state in (PeerState.LOST, PeerState.CLOSED):
+            return
+        runtime.check()
+        first: BaseException | None = None
+        if peer._state is PeerState.CONNECTED:
+            peer._state = PeerState.CLOSING
+            self._withdraw(peer)
+            self._gone[peer.incarnation] = peer
+            if not abort:
+                pending = peer._line.flush(lambda: Gate(runtime.bridge.wake))
+                if pending is not None:
+                    _, first = await runtime.bridge.hold(pending[0], runtime.options.drain_timeout)
+        if peer._id in self._by_number:
+            gate = self._begin_disconnect(peer, abort=abort or bool(peer._line.inflight))
+            _, cancelled = await runtime.bridge.hold(gate, runtime.options.cancel_grace)
+            first = first or cancelled
+        if first is not None:
+            raise first
+
+    def _begin_disconnect(self, peer: Peer, *, abort: bool) -> Gate:
+        runtime = self._runtime
+        peer._state = PeerState.CLOSING
+        self._withdraw(peer)
+        gate = self._closing.get(peer._id)
+        if gate is None:
+            gate = self._closing[peer._id] = Gate(runtime.bridge.wake)
+        elif not abort:
+            return gate
+        request = runtime.requests.begin(lambda token: runtime.native.disconnect(token, peer._id, abort))
+        request.orphan = lambda event: self._disconnected(peer, event)
+        return gate
+
+    def _disconnected(self, peer: Peer, event: EventTuple) -> None:
+        if peer._state not in (PeerState.LOST, PeerState.CLOSED):
+            self._retire(peer, PeerState.CLOSED, Status.PEER_CLOSED)
+
+    def abort_line(self, line: PeerLine) -> None:
+        """A deadline is over, and the policy is to tear the links down."""
+        peer = self._by_number.get(line.number)
+        if peer is not None and peer._state in (PeerState.CONNECTED, PeerState.CLOSING):
+            log("warning", "peer aborted after a timeout", peer=peer.address)
+            self._begin_disconnect(peer, abort=True)
+
+    # ---- the end
+
+    def close(self) -> None:
+        """The engine closes: nobody is accepted any more, nobody waits for room."""
+        name = self._runtime.name
+        while self._acceptors:
+            taker = self._acceptors.popleft()
+            taker.failure = ClosedError(what=f"engine {name}", state="closing")
+            self._runtime.bridge.wake(taker.waiter)
+        for peer in self._by_number.values():
+            peer._line.release_room()
+
+    def forget_all(self) -> None:
+        """The engine is closed: so are all its peers."""
+        for peer in list(self._by_number.values()):
+            self._retire(peer, PeerState.CLOSED, Status.PEER_CLOSED)
+        self._accepted.clear()

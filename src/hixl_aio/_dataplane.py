@@ -1,0 +1,308 @@
+"""The data calls: checks, the short way (copied within the call), and the way through the line.
+
+The short way is the hot path (design: 128 bytes over shm cost no hand-over and no wake-up): checks, one
+native call, one Completion. Everything else goes through an Operation in the op table.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable, Sequence
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final
+
+from hixl_aio._batching import BatchPlan, plan_batch
+from hixl_aio._core.gate import Gate
+from hixl_aio._core.optable import OperationKind
+from hixl_aio._core.regions import refuse_readonly
+from hixl_aio._submission import NO_LINE, StreamEvent, Submission, denied, status_of_failure
+from hixl_aio.batch import Batch, BatchOp
+from hixl_aio.completion import Completion
+from hixl_aio.errors import (
+    ClosedError,
+    HixlAioError,
+    InvalidArgumentError,
+)
+from hixl_aio.memory import LocalView, RemoteView, as_local, as_remote
+from hixl_aio.options import DEFAULT, Access, Timeout
+from hixl_aio.peer import Peer, PeerState
+from hixl_aio.signals import check_payload, encode_name
+
+if TYPE_CHECKING:
+    from hixl_aio._native import NativeEngine
+    from hixl_aio._runtime import Runtime
+
+__all__ = ("DataPlane",)
+
+_KINDS: Final = (OperationKind.PUT, OperationKind.GET)
+
+
+class DataPlane:
+    """Starts operations. Synchronous throughout: nothing here blocks or suspends."""
+
+    __slots__ = ("_current", "_life", "_peers", "_runtime", "_table", "_transfer", "_way")
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._life = runtime.life
+        self._table = runtime.ops.table
+        self._peers = runtime.control.by_incarnation
+        self._current: Callable[[], object] = runtime.current
+        self._transfer: Any = None
+        self._way = Submission(runtime)
+
+    def open(self, native: NativeEngine) -> None:
+        """Keep at hand what the hot path needs."""
+        self._current = self._runtime.current
+        self._transfer = native.transfer
+
+    def close(self) -> None:
+        """Let go of native code."""
+        self._transfer = None
+
+    # ---- put and get
+
+    def transfer(
+        self,
+        is_get: int,
+        local: Any,
+        remote: Any,
+        timeout: Timeout,
+        signal: str | None,
+        payload: bytes,
+        ready: Awaitable[object] | StreamEvent | None,
+    ) -> Completion:
+        """One run between a view of ours and a view of a peer's. `is_get`: 0 or 1, as native code counts."""
+        life = self._life
+        if self._current() is not life.home:
+            raise life.refusal(self._current())
+        if type(local) is not LocalView:
+            local = as_local(local, "dst" if is_get else "src")
+        if type(remote) is not RemoteView:
+            remote = as_remote(remote, "src" if is_get else "dst")
+        nbytes = local.nbytes
+        record = local._record
+        runtime = self._runtime
+        target = remote.region
+        if nbytes != remote.nbytes or record.owner is not runtime or (is_get and record.readonly):
+            raise self._wrong(is_get, local, remote)
+        peer = self._peers.get(target.incarnation)
+        if (
+            peer is not None
+            and signal is None
+            and ready is None
+            and timeout is DEFAULT
+            and nbytes
+            and peer._line.idle
+        ):
+            started = monotonic()
+            table = self._table
+            token = table.next_token()
+            code = self._transfer(
+                token,
+                is_get,
+                peer._id,
+                local._address,
+                target.id,
+                target.generation,
+                remote.offset,
+                nbytes,
+                True,
+                None,
+                b"",
+            )
+            if not code:
+                table.inline_count += 1
+                table.inline_nbytes += nbytes
+                return Completion(runtime, _KINDS[is_get], peer, nbytes, started, monotonic())
+        else:
+            token = code = 0
+            started = monotonic()
+        completion = Completion(runtime, _KINDS[is_get], peer, nbytes, started, 0.0)
+        run = (is_get, local._address, target.id, target.generation, remote.offset) if nbytes else None
+        operation = self._way.operation(completion, token, peer, target, (record,))
+        operation.run = run
+        operation.timeout = self._seconds(timeout)
+        if token:
+            self._way.answered(operation, code)
+        else:
+            needed = Access.READ if is_get else Access.WRITE
+            if not target.access & needed:
+                raise denied(target, needed)
+            self._way.submit(operation, signal, payload, ready)
+        return completion
+
+    def _wrong(self, is_get: int, local: LocalView, remote: RemoteView) -> HixlAioError:
+        """Why a transfer between these two cannot be."""
+        record = local._record
+        if record.owner is not self._runtime:
+            return _region_unusable(local)
+        if local.nbytes != remote.nbytes:
+            ends = ("src", "dst", local.nbytes, remote.nbytes)
+            if is_get:
+                ends = ("src", "dst", remote.nbytes, local.nbytes)
+            expected = f"{ends[2]} bytes, the length of {ends[0]}"
+            hint = "Slice the longer one to the length of the other."
+            return InvalidArgumentError(
+                argument=f"the length of {ends[1]}", value=ends[3], expected=expected, hint=hint
+            )
+        return refuse_readonly(record.label, "writing: it is the destination of a get")
+
+    # ---- batch
+
+    def batch(
+        self,
+        ops: Sequence[BatchOp],
+        timeout: Timeout,
+        signal: str | None,
+        payload: bytes,
+        ready: Awaitable[object] | StreamEvent | None,
+    ) -> Batch:
+        """All parts as one operation with one peer."""
+        life = self._life
+        if self._current() is not life.home:
+            raise life.refusal(self._current())
+        started = monotonic()
+        plan = plan_batch(ops)
+        for index, view in enumerate(plan.locals):
+            if view._record.owner is not self._runtime:
+                raise _region_unusable(view, f"part {index}")
+        seconds = self._seconds(timeout)
+        if plan.target is None:
+            return self._empty_batch(plan, started, signal)
+        peer = self._peers.get(plan.target.incarnation)
+        batch = Batch(self._runtime, peer, plan.nbytes, started, plan.parts)
+        operation = self._way.operation(batch, 0, peer, plan.target, plan.records())
+        operation.parts = plan.native if plan.nbytes else None
+        operation.timeout = seconds
+        self._way.submit(operation, signal, payload, ready, plan)
+        return batch
+
+    def _empty_batch(self, plan: BatchPlan, started: float, signal: str | None) -> Batch:
+        if signal is not None:
+            hint = "An empty batch names no peer; use engine.signal(peer, name) instead."
+            raise InvalidArgumentError(
+                argument="ops", value=0, expected="at least one part with a signal", hint=hint
+            )
+        batch = Batch(self._runtime, None, 0, started, plan.parts)
+        batch._ended = monotonic()
+        return batch
+
+    # ---- signal
+
+    def signal(self, peer: Peer, name: str, payload: bytes, after: Completion | None) -> Completion:
+        """A signal of its own."""
+        life = self._life
+        if self._current() is not life.home:
+            raise life.refusal(self._current())
+        self._check_peer(peer)
+        encoded = encode_name(name)
+        payload = check_payload(payload)
+        if after is not None and (not isinstance(after, Completion) or after._runtime is not self._runtime):
+            raise InvalidArgumentError(
+                argument="after", value=repr(after), expected="a Completion of this engine, or None"
+            )
+        completion = Completion(self._runtime, OperationKind.SIGNAL, peer, 0, monotonic(), 0.0)
+        operation = self._way.operation(
+            completion, 0, peer if peer._state is PeerState.CONNECTED else None, None, ()
+        )
+        if operation.line is NO_LINE:
+            self._way.unreachable(operation, peer.incarnation, None)
+            return completion
+        self._way.reserve(operation, encoded, payload)
+        if operation.concluded:
+            return completion
+        if after is None or after._ended:
+            if after is not None and after._failure is not None:
+                operation.send_status = status_of_failure(after._failure.error)
+            self._way.start(operation)
+            return completion
+        self._table.add(operation)
+        operation.line.call(operation)
+        self._way.link(operation, after, negative=True)
+        return completion
+
+    # ---- order and room
+
+    def fence(self, peer: Peer) -> None:
+        """Later operations start after earlier ones are delivered."""
+        life = self._life
+        if self._current() is not life.home:
+            raise life.refusal(self._current())
+        self._check_connected(peer)
+        peer._line.fence()
+
+    async def flush(self, peer: Peer | None) -> None:
+        """Every operation called before is delivered."""
+        runtime = self._runtime
+        runtime.check()
+        if peer is not None:
+            self._check_connected(peer)
+        peers = list(runtime.control.connected()) if peer is None else [peer]
+        pending = [
+            found
+            for one in peers
+            if (found := one._line.flush(lambda: Gate(runtime.bridge.wake))) is not None
+        ]
+        for gate, _ in pending:
+            await runtime.wait_gate(gate)
+        await runtime.breathe()
+        for _, epoch in pending:
+            if epoch.failure is not None:
+                raise epoch.failure.with_traceback(None)
+
+    async def wait_capacity(self, peer: Peer) -> None:
+        """One more operation may wait in the line."""
+        runtime = self._runtime
+        runtime.check()
+        self._check_peer(peer)
+        line = peer._line
+        while not line.has_room():
+            gate = Gate(runtime.bridge.wake)
+            line.want_room(gate)
+            try:
+                await runtime.wait_gate(gate)
+            except BaseException:
+                line.drop_room(gate)
+                raise
+            runtime.check()
+            if line.down:
+                break
+            # If we do not use the room, the next one may.
+            runtime.bridge.call_soon(line.offer_room)
+        if peer._state is not PeerState.CONNECTED:
+            raise runtime.control.why_unreachable(peer.incarnation, None)[0]
+        await runtime.breathe()
+
+    # ---- small checks
+
+    def _seconds(self, timeout: Timeout) -> float | None:
+        if timeout is DEFAULT:
+            return self._runtime.options.transfer_timeout
+        if timeout is None:
+            return None
+        if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 <= timeout < math.inf:
+            raise InvalidArgumentError(
+                argument="timeout", value=timeout, expected="seconds, 0 or more; None; or DEFAULT"
+            )
+        return float(timeout)
+
+    def _check_peer(self, peer: object) -> None:
+        if not isinstance(peer, Peer) or peer._runtime is not self._runtime:
+            raise InvalidArgumentError(argument="peer", value=repr(peer), expected="a peer of this engine")
+
+    def _check_connected(self, peer: Peer) -> None:
+        self._check_peer(peer)
+        if peer._state is not PeerState.CONNECTED:
+            raise self._runtime.control.why_unreachable(peer.incarnation, None)[0]
+
+
+def _region_unusable(view: LocalView, where: str = "") -> HixlAioError:
+    record = view._record
+    if record.owner is None:
+        return ClosedError(where, what=f"region {record.label!r} of {record.nbytes} bytes")
+    expected = "a region of this engine"
+    hint = "Register the buffer with the engine that transfers it."
+    return InvalidArgumentError(
+        where, argument="region", value=repr(view.region), expected=expected, hint=hint
+    )

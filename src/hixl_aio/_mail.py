@@ -1,0 +1,112 @@
+"""Signals that come in: from native records to the tasks that wait for them.
+
+A place in the peer's queue is given back when the application *takes* the signal, not when it is drained:
+that is what makes a full queue an error at the sender.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hixl_aio._core.inbox import Inbox, Taker
+from hixl_aio._failures import status_of
+from hixl_aio.errors import (
+    ClosedError,
+    HixlAioError,
+    InternalError,
+    InvalidArgumentError,
+    PeerLostError,
+    SignalError,
+)
+from hixl_aio.peer import Peer, PeerState
+from hixl_aio.signals import Signal, encode_name
+
+if TYPE_CHECKING:
+    from hixl_aio._native import SignalTuple
+    from hixl_aio._runtime import Runtime
+
+__all__ = ("MailRoom",)
+
+
+class MailRoom:
+    """The one place that hands out signals."""
+
+    __slots__ = ("_arrivals", "_runtime", "inbox")
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._arrivals = 0
+        self.inbox = Inbox(self._wake)
+
+    def _wake(self, waiter: object) -> None:
+        self._runtime.bridge.wake(waiter)
+
+    def record(self, item: SignalTuple) -> None:
+        """A signal was drained."""
+        number, sequence, code, raw_name, payload = item
+        peer = self._runtime.control.by_number(number)
+        if peer is None:
+            raise InternalError(f"a signal came from peer {number}, which is not known")
+        self._arrivals += 1
+        # The sender may be anybody of our user: a name that is no UTF-8 is shown, not trusted (INV-12).
+        name = raw_name.decode("utf-8", "backslashreplace")
+        error = None if code == 0 else SignalError(name=name, peer=peer.address, status=status_of(code))
+        self.inbox.deliver(Signal(name, payload, peer, sequence, error, self._arrivals, number))
+
+    async def wait_signal(self, name: str, peer: Peer | None) -> Signal:
+        """The next one of that name."""
+        self._runtime.check()
+        text = encode_name(name).decode("utf-8", "backslashreplace")
+        if peer is None:
+            return await self._next(text, None)
+        if not isinstance(peer, Peer) or peer._runtime is not self._runtime:
+            raise InvalidArgumentError(
+                argument="peer", value=repr(peer), expected="a peer of this engine, or None"
+            )
+        return await self._next(text, peer)
+
+    async def next_signal(self) -> Signal:
+        """The next one of any name that nobody waits for."""
+        self._runtime.check()
+        return await self._next(None, None)
+
+    async def _next(self, name: str | None, peer: Peer | None) -> Signal:
+        source = None if peer is None else peer._id
+        await self._runtime.breathe()  # before a signal is in hand: a cancellation here must not lose one
+        signal: Signal | None = self.inbox.take(name, source)
+        if signal is None:
+            if peer is not None and peer._state in (PeerState.LOST, PeerState.CLOSED):
+                raise self._gone(peer)
+            signal = await self._wait(Taker(name, source, None))
+        if signal.peer._state is PeerState.CONNECTED and self._runtime.is_open:
+            self._runtime.native.signals_taken(signal.source, 1)
+        return signal
+
+    async def _wait(self, taker: Taker) -> Signal:
+        bridge = self._runtime.bridge
+        taker.waiter = bridge.new_waiter()
+        self.inbox.wait(taker)
+        try:
+            await bridge.park(taker.waiter)
+        except BaseException:
+            self.inbox.leave(taker)
+            raise
+        if taker.failure is not None:
+            raise taker.failure
+        signal: Signal = taker.signal
+        return signal
+
+    @staticmethod
+    def _gone(peer: Peer) -> HixlAioError:
+        if peer._state is PeerState.CLOSED:
+            return ClosedError(what=f"peer {peer.address}")
+        return PeerLostError(peer=peer.address, status=peer._down_status)
+
+    def peer_gone(self, peer: Peer) -> None:
+        """Those who wait for this peer alone hear of it; what it has sent stays."""
+        self.inbox.fail_source(peer._id, lambda: self._gone(peer))
+
+    def close(self) -> None:
+        """The engine closes."""
+        name = self._runtime.name
+        self.inbox.fail_all(lambda: ClosedError(what=f"engine {name}", state="closing"))

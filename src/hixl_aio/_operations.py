@@ -1,0 +1,323 @@
+"""What moves an operation from state to state: posting, records, stops, deadlines.
+
+Nothing here decides whether a call is right (`_dataplane` does) or how a task waits (`_bridge` does).
+"""
+
+from __future__ import annotations
+
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from hixl_aio._core.credits import Posting
+from hixl_aio._core.deadlines import Deadlines
+from hixl_aio._core.optable import Operation, OperationKind, OperationState, OperationTable
+from hixl_aio._failures import About, from_native, from_status
+from hixl_aio._log import log
+from hixl_aio._native import NativeError
+from hixl_aio._status import Status
+from hixl_aio.batch import Batch, PartState
+from hixl_aio.errors import (
+    BatchError,
+    ClosedError,
+    HixlAioError,
+    InternalError,
+    TransferStoppedError,
+    TransferTimeoutError,
+)
+
+if TYPE_CHECKING:
+    from hixl_aio._bridge.base import Cancellable
+    from hixl_aio._core.credits import PeerLine
+    from hixl_aio._native import CompletionTuple
+    from hixl_aio._runtime import Runtime
+
+__all__ = ("Operations",)
+
+# Of a batch, these say more about the whole than a list of parts could.
+_WHOLE_BATCH = frozenset(
+    {Status.STOPPED, Status.PEER_LOST, Status.PEER_CLOSED, Status.CLOSED, Status.NOT_CONNECTED}
+)
+
+
+class Operations:
+    """All unsettled operations of one engine, and their deadlines."""
+
+    __slots__ = ("_runtime", "_stalled", "_timer", "_timer_when", "deadlines", "table")
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self.table = OperationTable()
+        self.deadlines: Deadlines[Operation] = Deadlines()
+        self._timer: Cancellable | None = None
+        self._timer_when = 0.0
+        self._stalled: set[PeerLine] = set()
+
+    # ---- posting
+
+    def start(self, operation: Operation, *, allow_inline: bool) -> int:
+        """Hand an operation to native code.
+
+        Returns:
+            0: done. > 0: posted, a record follows. < 0: minus the status of a refusal.
+        """
+        native = self._runtime.native
+        number = operation.line.number
+        name = operation.name
+        if operation.run is not None:
+            kind, address, region, generation, offset = operation.run
+            return native.transfer(
+                operation.token,
+                kind,
+                number,
+                address,
+                region,
+                generation,
+                offset,
+                operation.nbytes,
+                allow_inline,
+                name,
+                operation.payload,
+            )
+        if operation.parts is not None:
+            return native.batch(operation.token, number, operation.parts, name, operation.payload)
+        # Nothing to move: what is left is the signal, whose place is reserved.
+        return (
+            0
+            if name is None
+            else native.send_signal(number, name, operation.payload, operation.send_status, True)
+        )
+
+    def post_waiting(self, operation: Operation) -> Posting:
+        """Post an operation whose turn in the line has come; its line calls this."""
+        try:
+            code = self.start(operation, allow_inline=False)
+        except NativeError as error:
+            self._end_waiting(operation, from_native(error, self.about(operation)), error.status)
+            return Posting.ENDED
+        if code > 0:
+            operation.handle = code
+            self.table.move(operation, OperationState.POSTED)
+            return Posting.POSTED
+        if code == 0:
+            operation.name = None
+            self._end_waiting(operation, None, 0)
+            return Posting.ENDED
+        if code == -Status.QUEUE_FULL:
+            self._stalled.add(operation.line)
+            return Posting.FULL
+        self._end_waiting(operation, from_status(code, "", self.about(operation)), -code)
+        return Posting.ENDED
+
+    def posted(self, operation: Operation, handle: int) -> None:
+        """An operation was posted within its call."""
+        operation.handle = handle
+        operation.state = OperationState.POSTED
+        self.table.add(operation)
+        operation.line.posted_at_once(operation)
+        self.watch_deadline(operation)
+
+    # ---- records
+
+    def record(self, item: CompletionTuple) -> None:
+        """A record has come up: exactly one for each posted operation (INV-1)."""
+        token, code, _, quiescent, parts = item
+        operation = self.table.find(token)
+        if operation is None:
+            raise InternalError(f"a record came for token {token}, which names no operation")
+        if parts is not None and isinstance(operation.outcome, Batch):
+            operation.outcome._states = parts
+        error = None if code == 0 else self._failure(operation, code, parts)
+        line = operation.line
+        # Released before anybody is woken: what runs next may close or reuse the region (INV-2).
+        if quiescent or code == 0:
+            self._settle(operation)
+        else:
+            self.table.move(operation, OperationState.QUARANTINED)
+            self._drop_deadline(operation)
+        self._conclude(operation, error)
+        line.ended(operation, None if isinstance(error, TransferStoppedError) else error)
+
+    def _failure(self, operation: Operation, code: int, parts: bytes | None) -> HixlAioError:
+        runtime = self._runtime
+        if runtime.closing and code in (Status.STOPPED, Status.CLOSED, Status.PEER_CLOSED):
+            return ClosedError(what=f"engine {runtime.name}", state="closing")
+        about = self.about(operation)
+        if operation.kind is not OperationKind.BATCH or parts is None or code in _WHOLE_BATCH:
+            return from_status(code, "", about)
+        done = (PartState.DONE, PartState.PENDING)
+        failures = tuple(
+            (index, from_status(Status.STALE_REGION if state == PartState.STALE else code, "", about))
+            for index, state in enumerate(parts)
+            if state not in done
+        )
+        status = Status(code) if code in Status.__members__.values() else Status.INTERNAL
+        return BatchError(
+            failures=failures, peer=about.peer, nbytes=about.nbytes, status=status, backend=about.backend
+        )
+
+    def resume_stalled(self) -> None:
+        """Native code may have slots again."""
+        if self._stalled:
+            stalled, self._stalled = self._stalled, set()
+            for line in stalled:
+                line.pump()
+
+    # ---- stops
+
+    def request_stop(self, operation: Operation) -> None:
+        """End it at once if it is in line, else ask the transport to stop it."""
+        if operation.state is OperationState.WAITING:
+            about = self.about(operation)
+            stopped = TransferStoppedError(
+                "it was still in line",
+                op=about.op,
+                peer=about.peer,
+                nbytes=about.nbytes,
+                status=Status.STOPPED,
+                backend=about.backend,
+                hint="Nothing has moved.",
+            )
+            self.end_waiting(operation, stopped, Status.STOPPED)
+        elif not operation.stopping:
+            operation.stopping = True
+            self._runtime.native.stop(operation.handle)
+
+    def end_waiting(self, operation: Operation, error: HixlAioError | None, status: int) -> None:
+        """End an operation that was not posted, and let the line go on."""
+        line = operation.line
+        self._end_waiting(operation, error, status)
+        line.pump()
+
+    def _end_waiting(self, operation: Operation, error: HixlAioError | None, status: int) -> None:
+        drop, operation.drop_ready = operation.drop_ready, None
+        if drop is not None:
+            drop()
+        self._settle(operation)
+        operation.line.left(operation, None if isinstance(error, TransferStoppedError) else error)
+        if error is not None:
+            self.send_negative(operation, status)
+        self._conclude(operation, error)
+
+    def send_negative(self, operation: Operation, status: int) -> None:
+        """The negative form goes out on the place that was reserved at the call (INV-11)."""
+        name, operation.name = operation.name, None
+        if name is not None and not operation.line.down:
+            self._runtime.native.send_signal(operation.line.number, name, operation.payload, status, True)
+
+    def abandon(self, operation: Operation) -> None:
+        """Nobody waits any more, and the transport has not let go: the region stays busy (INV-6)."""
+        if operation.state is OperationState.POSTED:
+            self.table.move(operation, OperationState.ABANDONED)
+            about = self.about(operation)
+            log("warning", "transfer abandoned", op=about.op, peer=about.peer, nbytes=about.nbytes)
+
+    def end_quarantine(self, operation: Operation) -> None:
+        """Its link was torn down: now the transport cannot touch the memory any more (INV-2)."""
+        self._settle(operation)
+
+    # ---- deadlines
+
+    def watch_deadline(self, operation: Operation) -> None:
+        """Give the operation its deadline, if it has one."""
+        if operation.timeout is None:
+            return
+        when = operation.started + operation.timeout
+        operation.deadline = self.deadlines.add(when, operation)
+        if self._timer is None or when < self._timer_when:
+            self._arm(when)
+
+    def _arm(self, when: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_when = when
+        self._timer = self._runtime.bridge.call_later(max(0.0, when - monotonic()), self._expire)
+
+    def _expire(self) -> None:
+        self._timer = None
+        for operation in self.deadlines.expired(monotonic()):
+            operation.deadline = None
+            self._overdue(operation)
+        when = self.deadlines.next_due()
+        if when is not None and self._timer is None:
+            self._arm(when)
+
+    def _overdue(self, operation: Operation) -> None:
+        about = self.about(operation)
+        waiting = operation.state is OperationState.WAITING
+        error = TransferTimeoutError(
+            "it was still in line, nothing has moved" if waiting else "",
+            timeout=operation.timeout or 0.0,
+            op=about.op,
+            peer=about.peer,
+            nbytes=about.nbytes,
+            backend=about.backend,
+        )
+        if waiting:
+            self.end_waiting(operation, error, Status.TIMED_OUT)
+            return
+        self.request_stop(operation)
+        if operation.state is OperationState.POSTED:
+            self.table.move(operation, OperationState.ABANDONED)
+        self._conclude(operation, error)
+        if self._runtime.options.timeout_policy == "abort":
+            self._runtime.control.abort_line(operation.line)
+
+    def _drop_deadline(self, operation: Operation) -> None:
+        deadline, operation.deadline = operation.deadline, None
+        if deadline is not None:
+            self.deadlines.cancel(deadline)
+
+    def drop_timer(self) -> None:
+        """The engine closes."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self.deadlines.clear()
+
+    # ---- ends
+
+    def _settle(self, operation: Operation) -> None:
+        self._drop_deadline(operation)
+        self.table.settle(operation)
+
+    def _conclude(self, operation: Operation, error: HixlAioError | None) -> None:
+        if operation.concluded:
+            return  # its deadline was over before
+        operation.concluded = True
+        operation.outcome._conclude(operation, error)
+        links, operation.links = operation.links, []
+        for link in links:
+            link(error)
+
+    def fail_all(self, line: PeerLine, error: HixlAioError, status: int) -> None:
+        """The peer is gone: what waits ends, quarantine is over. What is posted gets its record."""
+        for operation in self.table.of_line(line):
+            if operation.state is OperationState.WAITING:
+                self._end_waiting(operation, error, status)
+            elif operation.state is OperationState.QUARANTINED:
+                self._settle(operation)
+        line.pump()
+
+    def force_out(self, error: HixlAioError) -> None:
+        """The transport has been shut down: nothing can touch memory any more, whatever is missing."""
+        for operation in self.table:
+            if operation.state is OperationState.WAITING:
+                self._end_waiting(operation, error, Status.CLOSED)
+            else:
+                self._settle(operation)
+                self._conclude(operation, error)
+
+    def about(self, operation: Operation) -> About:
+        """The circumstances, for an error."""
+        peer = self._runtime.control.address_of(operation.line)
+        return About(
+            op=operation.kind.value,
+            peer=peer,
+            nbytes=operation.nbytes,
+            backend=self._runtime.backend,
+            name="" if operation.name is None else operation.name.decode("utf-8", "replace"),
+            limit=operation.line.capacity,
+            waiting=operation.line.waiting,
+            label=operation.label,
+            generation=0 if operation.run is None else operation.run[3],
+        )

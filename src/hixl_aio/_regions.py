@@ -1,0 +1,201 @@
+"""Making and closing regions of ours."""
+
+from __future__ import annotations
+
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final
+
+from hixl_aio import _native
+from hixl_aio._core.gate import Gate
+from hixl_aio._core.regions import RegionRecord, pin_buffer, refuse_readonly
+from hixl_aio._failures import About, from_status
+from hixl_aio._log import log
+from hixl_aio._requests import Request
+from hixl_aio._status import Status
+from hixl_aio.errors import InvalidArgumentError, RegionBusyError
+from hixl_aio.memory import MAX_LABEL_NBYTES, MemoryRegion
+from hixl_aio.options import Access
+
+if TYPE_CHECKING:
+    from hixl_aio._native import EventTuple
+    from hixl_aio._runtime import Runtime
+
+__all__ = ("RegionBook",)
+
+_FOREVER: Final = -1.0
+_MAX_NBYTES: Final = 1 << 62
+
+
+class RegionBook:
+    """All regions of one engine: they live here until native code has closed them."""
+
+    __slots__ = ("_runtime", "records")
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self.records: dict[int, RegionRecord] = {}
+
+    # ---- making
+
+    async def allocate(self, nbytes: int, label: str | None, access: Access) -> MemoryRegion:
+        """Memory of the transport's own kind."""
+        runtime = self._runtime
+        runtime.check()
+        if isinstance(nbytes, bool) or not isinstance(nbytes, int) or not 1 <= nbytes <= _MAX_NBYTES:
+            raise InvalidArgumentError(
+                argument="nbytes", value=nbytes, expected=f"an integer from 1 to {_MAX_NBYTES}"
+            )
+        text = _check_label(label)
+        wanted = _check_access(access)
+        about = About(label=text, argument="nbytes", value=nbytes, expected="what this machine has")
+        event = await runtime.requests.ask(
+            lambda token: runtime.native.allocate(token, nbytes, int(wanted), text), self._give_back, about
+        )
+        info = self._made(event, about)
+        return self._enter(info, readonly=False, keep=runtime.native.hold_region(info[0]))
+
+    async def register(self, buffer: Any, label: str | None, access: Access) -> MemoryRegion:
+        """Memory of the caller's."""
+        runtime = self._runtime
+        runtime.check()
+        text = _check_label(label)
+        wanted = _check_access(access)
+        pinned = pin_buffer(buffer)
+        if pinned.readonly and wanted & Access.WRITE:
+            raise refuse_readonly(text, f"access {wanted.name}")
+        about = About(label=text)
+
+        def orphan(event: EventTuple) -> None:
+            self._give_back(event, pinned)
+
+        event = await runtime.requests.ask(
+            lambda token: runtime.native.register(
+                token, pinned.address, pinned.nbytes, _native.KIND_HOST, int(wanted), text
+            ),
+            orphan,
+            about,
+        )
+        return self._enter(self._made(event, about), readonly=pinned.readonly, keep=pinned)
+
+    @staticmethod
+    def _made(event: EventTuple, about: About) -> _native.RegionTuple:
+        _, _, _, code, text, info = event
+        if code or info is None:
+            raise from_status(code, text, about)
+        return info
+
+    def _enter(self, info: _native.RegionTuple, *, readonly: bool, keep: object) -> MemoryRegion:
+        record = RegionRecord(info, owner=self._runtime, readonly=readonly, keep=keep)
+        self.records[record.id] = record
+        log("info", "region made", label=record.label, nbytes=record.nbytes, generation=record.generation)
+        return MemoryRegion(self._runtime, record)
+
+    def _give_back(self, event: EventTuple, keep: object = None) -> None:
+        """The call that made it was cancelled. `keep` stays referenced until nobody can touch the memory."""
+        _, _, _, code, _, info = event
+        runtime = self._runtime
+        if code or info is None or not runtime.is_open:
+            return
+        request = runtime.requests.begin(lambda token: runtime.native.close_region(token, info[0], _FOREVER))
+        request.orphan = lambda _: _drop(keep)
+
+    # ---- closing
+
+    async def close(self, record: RegionRecord) -> None:
+        """Take a region out of use."""
+        runtime = self._runtime
+        if record.closed:
+            return
+        if runtime.closing:
+            await runtime.close(None)  # which closes it
+            return
+        runtime.check()
+        if record.closing is not None:
+            await runtime.wait_gate(record.closing)
+            if not record.closed:
+                raise RegionBusyError(label=record.label, pins=record.pins)
+            return
+        record.closing = Gate(runtime.bridge.wake)
+        try:
+            cancelled = await self._close(record)
+        finally:
+            gate, record.closing = record.closing, None
+            if gate is not None:
+                gate.open()
+        if cancelled is not None:
+            raise cancelled
+
+    async def _close(self, record: RegionRecord) -> BaseException | None:
+        runtime = self._runtime
+        limit = runtime.options.drain_timeout
+        begun = monotonic()
+        record.owner = None  # from here on every use is refused
+        request: Request | None = None
+        first: BaseException | None = None
+        if not record.revoked:
+            # Peers are shut out first; our own operations may end meanwhile.
+            seconds = _FOREVER if limit is None else limit
+            request = runtime.requests.begin(
+                lambda token: runtime.native.close_region(token, record.id, seconds)
+            )
+        if record.pins:
+            if record.busy_gate is None:
+                record.busy_gate = Gate(runtime.bridge.wake)
+            _, first = await runtime.bridge.hold(record.busy_gate, limit)
+        if request is not None:
+            # Native code answers by then; the second is for the answer to arrive.
+            left = None if limit is None else max(0.0, begun + limit - monotonic()) + 1.0
+            _, cancelled = await runtime.bridge.hold(request.gate, left)
+            first = first or cancelled
+            self._take_answer(record, request)
+        if record.pins or not record.revoked:
+            if record.closed:
+                return first  # the engine was closed meanwhile
+            raise RegionBusyError(label=record.label, pins=record.pins, waited=monotonic() - begun) from first
+        self.forget(record)
+        return first
+
+    @staticmethod
+    def _take_answer(record: RegionRecord, request: Request) -> None:
+        if request.event is None:
+            return
+        code, text = request.event[3], request.event[4]
+        if code == Status.OK or code == Status.NOT_REGISTERED:
+            record.revoked = True
+        elif code != Status.REGION_BUSY:
+            raise from_status(code, text, About(label=record.label, pins=record.pins))
+
+    def forget(self, record: RegionRecord) -> None:
+        """Nobody can touch it any more."""
+        record.owner = None
+        record.closed = True
+        record.keep = None
+        self.records.pop(record.id, None)
+        log("info", "region closed", label=record.label, nbytes=record.nbytes, generation=record.generation)
+
+    def forget_all(self) -> None:
+        """The engine is closed."""
+        for record in list(self.records.values()):
+            self.forget(record)
+
+
+def _drop(keep: object) -> None:
+    """The last reference that we held."""
+
+
+def _check_label(label: str | None) -> str:
+    if label is None:
+        return ""
+    if not isinstance(label, str):
+        raise InvalidArgumentError(argument="label", value=type(label).__name__, expected="a str or None")
+    if not 0 < len(label.encode("utf-8", "surrogatepass")) <= MAX_LABEL_NBYTES:
+        raise InvalidArgumentError(
+            argument="label", value=label, expected=f"1 to {MAX_LABEL_NBYTES} bytes, or None"
+        )
+    return label
+
+
+def _check_access(access: Access) -> Access:
+    if not isinstance(access, Access):
+        raise InvalidArgumentError(argument="access", value=access, expected="an Access")
+    return access

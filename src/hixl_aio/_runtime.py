@@ -1,0 +1,321 @@
+"""What stands behind an Engine: joins `_core` (what is remembered) with `_bridge` (how tasks wait) and native
+code.
+
+The loop holds the runtime through the reader of the one descriptor, not the Engine; so an Engine that is
+dropped warns, and what it started still ends.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import weakref
+from collections.abc import Callable
+from contextvars import Context
+from typing import TYPE_CHECKING, Any, Final
+
+from hixl_aio import _native
+from hixl_aio._bridge.detect import detect_bridge
+from hixl_aio._control import ControlPlane
+from hixl_aio._core.lifecycle import Lifecycle, LifeState
+from hixl_aio._core.optable import OperationState
+from hixl_aio._dataplane import DataPlane
+from hixl_aio._failures import About, from_native
+from hixl_aio._log import log, send_to_stderr
+from hixl_aio._mail import MailRoom
+from hixl_aio._operations import Operations
+from hixl_aio._regions import RegionBook
+from hixl_aio._requests import Requests
+from hixl_aio.errors import ClosedError, InternalError
+from hixl_aio.stats import Capabilities, EngineStatistics
+
+if TYPE_CHECKING:
+    from hixl_aio._bridge.base import Bridge
+    from hixl_aio._core.gate import Gate
+    from hixl_aio._core.optable import Operation
+    from hixl_aio._native import EventTuple, NativeEngine
+    from hixl_aio.options import EngineOptions, Environment
+
+__all__ = ("Runtime", "default_name")
+
+_numbers: Final = itertools.count(1)
+MAX_AWAITS_IN_A_ROW: Final = 32
+
+
+def default_name() -> str:
+    """A name for an engine that was given none."""
+    return f"engine-{os.getpid()}-{next(_numbers)}"
+
+
+def _no_loop() -> object:
+    return None
+
+
+class Runtime:
+    """The state of one engine."""
+
+    __slots__ = (
+        "__weakref__",
+        "address",
+        "awaits_in_a_row",
+        "backend",
+        "bridge",
+        "capabilities_found",
+        "closing_gate",
+        "control",
+        "current",
+        "data",
+        "debug",
+        "environment",
+        "incarnation",
+        "life",
+        "mail",
+        "native",
+        "ops",
+        "options",
+        "regions",
+        "requests",
+    )
+
+    bridge: Bridge
+    native: NativeEngine
+
+    def __init__(self, name: str, options: EngineOptions, environment: Environment) -> None:
+        self.life = Lifecycle(name)
+        self.options = options
+        self.environment = environment
+        self.debug = environment.debug
+        self.backend = "host"
+        self.address = ""
+        self.incarnation = ""
+        self.awaits_in_a_row = 0
+        self.current: Callable[[], object] = _no_loop
+        self.capabilities_found: Capabilities | None = None
+        self.ops = Operations(self)
+        self.control = ControlPlane(self)
+        self.regions = RegionBook(self)
+        self.requests = Requests(self)
+        self.mail = MailRoom(self)
+        self.data = DataPlane(self)
+        self.closing_gate: Gate | None = None
+
+    # ---- life
+
+    @property
+    def name(self) -> str:
+        """The engine's name."""
+        return self.life.name
+
+    @property
+    def is_open(self) -> bool:
+        """Calls are right, on its loop."""
+        return self.life.state is LifeState.OPEN
+
+    @property
+    def closing(self) -> bool:
+        """It is being closed."""
+        return self.life.state is LifeState.CLOSING
+
+    def check(self) -> None:
+        """Refuse a call on the wrong loop, or at the wrong time."""
+        current = self.current()
+        if current is not self.life.home:
+            raise self.life.refusal(current)
+
+    def open(self, address: str) -> None:
+        """Start native code and listen to its descriptor, on the running loop."""
+        life = self.life
+        if life.state is not LifeState.NEW:
+            hint = "An engine opens once; make a new one."
+            raise ClosedError(what=f"engine {self.name}", state=f"{life.state.value} already", hint=hint)
+        self.bridge = detect_bridge()
+        self.debug = self.environment.debug or self.bridge.debug
+        if self.environment.log is not None:
+            send_to_stderr(self.environment.log)
+        life.advance(LifeState.OPENING)
+        life.owner, life.pid = self.bridge.home, os.getpid()
+        native: NativeEngine | None = None
+        try:
+            native = self._make_native()
+            self.address = native.start(address)
+        except _native.NativeError as error:
+            life.advance(LifeState.CLOSED)
+            about = About(
+                argument="address",
+                value=address,
+                expected="host:port, [v6]:port or unix:NAME",
+                feature=f"address {address!r}",
+            )
+            raise from_native(error, about) from None
+        except BaseException:
+            life.advance(LifeState.CLOSED)
+            raise
+        self.native = native
+        self.incarnation = native.incarnation
+        self.capabilities_found = Capabilities.from_native(native.capabilities)
+        self.current = self.bridge.current
+        self.data.open(native)
+        self.bridge.watch(native.fileno(), self.on_readable)
+        life.advance(LifeState.OPEN)
+        _remember_for_fork(self)
+        log("info", "engine opened", name=self.name, address=self.address, incarnation=self.incarnation)
+
+    def _make_native(self) -> NativeEngine:
+        options = self.options
+        return _native.NativeEngine(
+            self.name,
+            links=options.links,
+            copy_threads=options.copy_threads or 1,
+            chunk_nbytes=options.chunk_nbytes,
+            inline_nbytes=options.inline_nbytes,
+            max_operations=options.max_operations,
+            max_regions=options.max_regions,
+            signal_capacity=options.signal_capacity,
+            allow_ptrace=options.allow_ptrace,
+        )
+
+    async def close(self, drain_timeout: float | None) -> None:
+        """End everything; see `_closing`."""
+        from hixl_aio._closing import close_engine
+
+        await close_engine(self, drain_timeout)
+
+    def forked(self) -> None:
+        """We are in a forked child: close descriptors, touch no loop, refuse everything."""
+        if self.life.state in (LifeState.OPENING, LifeState.OPEN, LifeState.CLOSING):
+            self.life.advance(LifeState.FORKED)
+            self.native.abandon_after_fork()
+
+    # ---- the way up
+
+    def on_readable(self) -> None:
+        """The descriptor is readable: a hint (INV-8). Native code re-arms, and rings if some is left."""
+        self.awaits_in_a_row = 0
+        if self.life.state not in (LifeState.OPEN, LifeState.CLOSING):
+            return
+        completions, signals, events, _ = self.native.drain(self.options.drain_limit)
+        for completion in completions:
+            self._guarded(self.ops.record, completion)
+        for signal in signals:
+            self._guarded(self.mail.record, signal)
+        for event in events:
+            self._guarded(self.on_event, event)
+        self.ops.resume_stalled()
+
+    def _guarded(self, handler: Callable[[Any], None], item: Any) -> None:
+        """One bad record must not take the others with it (INV-1)."""
+        try:
+            handler(item)
+        except Exception as error:
+            self.bridge.report(f"engine {self.name} could not handle a native record", error)
+
+    def on_event(self, event: EventTuple) -> None:
+        """News of the control plane."""
+        kind, token, number, code, text, _ = event
+        if kind == _native.EVENT_CONNECTED and not code:
+            self.control.on_connected(number)
+        elif kind == _native.EVENT_ACCEPTED:
+            self.control.on_accepted(number)
+        elif kind == _native.EVENT_PEER_DOWN:
+            self.control.on_down(number, code, text)
+        if token and not self.requests.answer(event):
+            raise InternalError(f"an event of kind {kind} came for token {token}, which asked nothing")
+
+    # ---- waiting
+
+    async def wait_gate(self, gate: Gate) -> None:
+        """A plain, cancellable wait."""
+        waiter = self.bridge.new_waiter()
+        if not gate.add(waiter):
+            return
+        try:
+            await self.bridge.park(waiter)
+        finally:
+            gate.discard(waiter)
+
+    async def wait_gate_for(self, gate: Gate, seconds: float) -> bool:
+        """A cancellable wait with a limit; True if the gate is open."""
+        waiter = self.bridge.new_waiter()
+        if not gate.add(waiter):
+            return True
+        try:
+            await self.bridge.park_for(waiter, seconds)
+        finally:
+            gate.discard(waiter)
+        return gate.is_open
+
+    async def breathe(self) -> None:
+        """Let others run, once in a while: for calls that often need not wait."""
+        if self.awaits_in_a_row < MAX_AWAITS_IN_A_ROW:
+            self.awaits_in_a_row += 1
+            return
+        await self.checkpoint()
+
+    async def checkpoint(self) -> None:
+        """Let others run, now."""
+        self.awaits_in_a_row = 0
+        await self.bridge.checkpoint()
+
+    def call_soon(self, fn: Callable[..., object], *args: object, context: Context | None = None) -> None:
+        """Call in the next turn of our loop."""
+        self.bridge.call_soon(fn, *args, context=context)
+
+    def request_stop(self, operation: Operation) -> None:
+        """Ask for a stop."""
+        self.ops.request_stop(operation)
+
+    def abandon(self, operation: Operation) -> None:
+        """Nobody waits any more."""
+        self.ops.abandon(operation)
+
+    # ---- looking
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the backend can do."""
+        if self.capabilities_found is None:
+            raise self.life.refusal(self.current())
+        return self.capabilities_found
+
+    def statistics(self) -> EngineStatistics:
+        """A snapshot."""
+        table = self.ops.table
+        counts, nbytes = table.totals.counts, table.totals.nbytes
+        state = OperationState
+        native = self.native.counters() if self.life.state in (LifeState.OPEN, LifeState.CLOSING) else {}
+        return EngineStatistics(
+            waiting=counts[state.WAITING],
+            waiting_nbytes=nbytes[state.WAITING],
+            posted=counts[state.POSTED],
+            posted_nbytes=nbytes[state.POSTED],
+            abandoned=counts[state.ABANDONED],
+            abandoned_nbytes=nbytes[state.ABANDONED],
+            quarantined=counts[state.QUARANTINED],
+            quarantined_nbytes=nbytes[state.QUARANTINED],
+            settled=counts[state.SETTLED] + table.inline_count,
+            settled_nbytes=nbytes[state.SETTLED] + table.inline_nbytes,
+            inlined=table.inline_count,
+            unread_signals=self.mail.inbox.unread,
+            peers=len(self.control.peers),
+            regions=len(self.regions.records),
+            busy_regions=sum(1 for record in self.regions.records.values() if record.pins),
+            native=native,
+        )
+
+
+# ---- fork
+
+_open_runtimes: Final[weakref.WeakSet[Runtime]] = weakref.WeakSet()
+_fork_hook: Final[list[bool]] = []
+
+
+def _after_fork_in_child() -> None:
+    for runtime in list(_open_runtimes):
+        runtime.forked()
+
+
+def _remember_for_fork(runtime: Runtime) -> None:
+    if not _fork_hook:
+        _fork_hook.append(True)
+        os.register_at_fork(after_in_child=_after_fork_in_child)
+    _open_runtimes.add(runtime)
