@@ -38,10 +38,7 @@ Reactor::Reactor() : epoll_fd_(::epoll_create1(EPOLL_CLOEXEC)), wake_fd_(::event
   }
 }
 
-Reactor::~Reactor() {
-  stop();
-  close_fds();
-}
+Reactor::~Reactor() { stop(); }
 
 void Reactor::close_fds() noexcept {
   for (int* fd : {&epoll_fd_, &wake_fd_}) {
@@ -58,18 +55,19 @@ void Reactor::abandon_after_fork() noexcept {
 }
 
 Status Reactor::start() {
-  if (epoll_fd_ < 0) {
-    return Status::resource_exhausted;
-  }
   {
     const std::lock_guard lock(mutex_);
     if (stopping_) {
       return Status::closed;
     }
+    if (epoll_fd_ < 0) {
+      return Status::resource_exhausted;
+    }
   }
   return thread_.start("hixl-control", [](void* self) noexcept { static_cast<Reactor*>(self)->run(); }, this);
 }
 
+// Under the mutex and before stopping_, or by stop itself: stop closes the descriptor, whose number is then reused.
 void Reactor::wake() noexcept {
   const std::uint64_t one = 1;
   while (::write(wake_fd_, &one, sizeof one) < 0 && errno == EINTR) {
@@ -77,13 +75,11 @@ void Reactor::wake() noexcept {
 }
 
 bool Reactor::post(Task task) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (stopping_) {
-      return false;
-    }
-    posted_.push_back(std::move(task));
+  const std::lock_guard lock(mutex_);
+  if (stopping_) {
+    return false;
   }
+  posted_.push_back(std::move(task));
   wake();
   return true;
 }
@@ -139,13 +135,13 @@ TimerId Reactor::add_timer(double seconds, Task task) {
   constexpr double year = 365.0 * 24 * 3600;
   const double delay = seconds > 0 ? std::min(seconds, year) : 0.0;
   const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(delay));
-  TimerId timer = 0;
-  {
-    const std::lock_guard lock(mutex_);
-    timer = next_timer_++;
-    timers_.emplace(std::make_pair(deadline, timer), std::move(task));
-    deadlines_.emplace(timer, deadline);
+  const std::lock_guard lock(mutex_);
+  if (stopping_) {
+    return 0;
   }
+  const TimerId timer = next_timer_++;
+  timers_.emplace(std::make_pair(deadline, timer), std::move(task));
+  deadlines_.emplace(timer, deadline);
   if (!on_thread()) {
     wake();  // it may be the earliest now
   }
@@ -169,13 +165,15 @@ bool Reactor::cancel_timer(TimerId timer) {
 void Reactor::stop() {
   {
     const std::lock_guard lock(mutex_);
+    if (thread_.joinable() && !thread_.on_thread()) {
+      wake();
+    }
     stopping_ = true;
   }
   if (thread_.on_thread()) {
-    return;  // run() ends after this handler
+    return;  // run() ends after this turn
   }
   if (thread_.joinable()) {
-    wake();
     thread_.join();
   } else {
     run_posted();  // never started, or already empty
@@ -186,6 +184,7 @@ void Reactor::stop() {
   watches.swap(watches_);
   timers.swap(timers_);
   deadlines_.clear();
+  close_fds();
 }
 
 void Reactor::run() {

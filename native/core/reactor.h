@@ -45,11 +45,12 @@ class Reactor {
   bool unwatch(int fd);
 
   // Any thread. Runs once on the control thread, at the earliest `seconds` from now; equal deadlines in order of creation.
+  // 0: stopped, dropped.
   TimerId add_timer(double seconds, Task task);
   // False: has run, is running, or never existed.
   bool cancel_timer(TimerId timer);
 
-  // Refuses further tasks, runs those posted before, drops watches and timers, joins. On the control thread itself it
+  // Refuses further tasks, runs those posted before, drops watches and timers, joins, closes its descriptors. On the control thread itself it
   // only asks for the end; the join is left to a later call from elsewhere. If the thread was never started, what was
   // posted runs here and now. Idempotent, but not for two threads at once.
   void stop();
