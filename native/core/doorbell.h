@@ -20,7 +20,7 @@
 // turning either exchange into something weaker brings that pattern back:
 //  * C2 as a plain store, of whatever order, reads nothing, hence acquires nothing from a P2 before it: C3 may then be
 //    satisfied before the store is visible, P2 still sees false, and both sides believe that the other one will act.
-//  * P2 as "load, and exchange only if true" reads a stale false in the same way.
+//  * P2 as "load, and exchange only if true" may read false before its news is visible, in the same way.
 //  * Every access that changes the flag must be an exchange, `disarm` too: a plain store would end P2's release sequence.
 // C1 comes before C2, because a producer that finds the flag set writes the fd: read after re-arming, that write could be
 // swallowed while the flag stays down, and nobody would ring again.
@@ -29,8 +29,8 @@
 #include <atomic>
 #include <cstdint>
 
-// Only the test programs that prove that these mistakes are caught define this: 1 deletes the re-arm, 2 turns C1 and C2
-// around, 3 makes the re-arm a plain store.
+// Only the test programs that prove that mistakes are caught define this: 1 deletes the re-arm, 2 turns C1 and C2 around,
+// 3 makes the re-arm a plain store, 5 lets P2 look before it exchanges (4 is in a test: C3 before C2).
 #ifndef HIXL_AIO_MUTATE_REARM
 #define HIXL_AIO_MUTATE_REARM 0
 #endif
@@ -46,6 +46,11 @@ class Doorbell {
 
   // Any thread, after the news is published (P1). At most one write per re-arm, however many ring.
   void ring() noexcept {
+#if HIXL_AIO_MUTATE_REARM == 5
+    if (!armed_.load(std::memory_order_acquire)) {
+      return;
+    }
+#endif
     // Release: orders P1 before the flag. Acquire: orders the sleeper's C1 before our write, so it cannot be swallowed.
     if (armed_.exchange(false, std::memory_order_acq_rel)) {
       write_fd();
