@@ -86,6 +86,7 @@ class Handshakes {
   // ---- client side
   void start(Outgoing& attempt);
   void start_control(Outgoing& attempt);
+  bool same_user(Outgoing& attempt);
   void on_outgoing(std::uint64_t key);
   void read_public_greeting(Outgoing& attempt);
   void on_greeting(Outgoing& attempt, std::span<const std::byte> bytes, bool control);

@@ -68,6 +68,9 @@ void Handshakes::start(Outgoing& attempt) {
          attempt.address.text() + ": " + std::strerror(errno) + "; is an engine running there?");
     return;
   }
+  if (attempt.address.unix_name && !same_user(attempt)) {
+    return;
+  }
   state_.host->reactor().watch(fd, attempt.stage == Stage::tcp ? EPOLLOUT : EPOLLIN,
                                [this, key = attempt.key](std::uint32_t) { on_outgoing(key); });
 }
@@ -93,7 +96,21 @@ void Handshakes::start_control(Outgoing& attempt) {
     }
     return;
   }
-  state_.host->reactor().watch(fd, EPOLLIN, [this, key = attempt.key](std::uint32_t) { on_outgoing(key); });
+  if (same_user(attempt)) {
+    state_.host->reactor().watch(fd, EPOLLIN, [this, key = attempt.key](std::uint32_t) { on_outgoing(key); });
+  }
+}
+
+// Before a word is exchanged. False: the attempt has failed.
+bool Handshakes::same_user(Outgoing& attempt) {
+  const auto credentials = peer_credentials(attempt.socket.get());
+  if (credentials && credentials->uid == geteuid()) {
+    return true;
+  }
+  fail(attempt, Status::permission_denied,
+       attempt.address.text() + " runs as uid " + (credentials ? std::to_string(credentials->uid) : "unknown") +
+           ", this process as uid " + std::to_string(geteuid()) + "; engines connect only within one user");
+  return false;
 }
 
 void Handshakes::on_outgoing(std::uint64_t key) {
@@ -169,15 +186,6 @@ void Handshakes::on_greeting(Outgoing& attempt, std::span<const std::byte> bytes
   if (control && attempt.greeting && attempt.greeting->incarnation != greeting.incarnation) {
     fail(attempt, Status::connect_failed, attempt.address.text() + " restarted during the handshake; connect again");
     return;
-  }
-  if (control) {
-    const auto credentials = peer_credentials(attempt.socket.get());
-    if (!credentials || credentials->uid != geteuid()) {
-      fail(attempt, Status::permission_denied,
-           attempt.address.text() + " runs as uid " + (credentials ? std::to_string(credentials->uid) : "unknown") +
-               ", this process as uid " + std::to_string(geteuid()) + "; engines connect only within one user");
-      return;
-    }
   }
   const std::string control_socket = attempt.greeting ? attempt.greeting->control_socket : greeting.control_socket;
   attempt.greeting = greeting;

@@ -1,0 +1,173 @@
+"""What the second process of a test does. Run by `harness.child`; no test imports it."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import hashlib
+import json
+import mmap
+import os
+import struct
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import hixl_aio
+from hixl_aio import Access, Engine, EngineOptions, MemoryRegion
+
+
+def say(**message: object) -> None:
+    print(json.dumps(message), flush=True)
+
+
+async def reader() -> asyncio.StreamReader:
+    stream = asyncio.StreamReader()
+    loop = asyncio.get_running_loop()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stream), sys.stdin)
+    return stream
+
+
+async def hear(stream: asyncio.StreamReader) -> dict[str, Any] | None:
+    line = await stream.readline()
+    return json.loads(line) if line else None
+
+
+def options(links: list[str]) -> EngineOptions:
+    return EngineOptions(links=tuple(links))
+
+
+async def make_region(engine: Engine, memory: str, nbytes: int, label: str, access: Access) -> MemoryRegion:
+    if memory == "allocate":
+        return await engine.allocate(nbytes, label=label, access=access)
+    return await engine.register(mmap.mmap(-1, nbytes), label=label, access=access)
+
+
+def digest(region: MemoryRegion) -> str:
+    return hashlib.blake2b(region.view()).hexdigest()
+
+
+async def serve(links: list[str], memory: str, nbytes: int) -> None:
+    """A target with one region; answers commands until its input ends."""
+    async with Engine(options=options(links)) as engine:
+        region = await make_region(engine, memory, nbytes, "inbox", Access.READ_WRITE)
+        stream = await reader()
+        say(address=engine.address, pid=os.getpid())
+        while (command := await hear(stream)) is not None:
+            if command["do"] == "digest":
+                say(digest=digest(region))
+            elif command["do"] == "fill":
+                region.view()[:] = bytes([command["byte"]]) * nbytes
+                say(filled=True)
+            elif command["do"] == "signal":
+                signal = await engine.wait_signal(command["name"])
+                say(payload=signal.payload.decode(), error=signal.error is not None, digest=digest(region))
+            elif command["do"] == "stick":
+                stick(command["fd_path"])
+                say(unstuck=True)
+            elif command["do"] == "close":
+                await region.aclose()
+                say(closed=True)
+        await region.aclose()
+
+
+def stick(path: str) -> None:
+    """Block in a C call that keeps the GIL, until somebody opens and writes the fifo."""
+    fd = os.open(path, os.O_RDWR)  # read-write: opening does not wait for the writer
+    buffer = ctypes.create_string_buffer(1)
+    say(stuck=True)
+    ctypes.PyDLL(None).read(fd, buffer, 1)  # PyDLL, not CDLL: the GIL is held
+    os.close(fd)
+
+
+async def put_for_ever(address: str, links: list[str], nbytes: int) -> None:
+    """An initiator that writes into the peer's inbox until it is killed."""
+    async with Engine(options=options(links)) as engine:
+        source = await engine.allocate(nbytes)
+        peer = await engine.connect(address)
+        inbox = peer.region("inbox")
+        await engine.put(source, inbox)
+        say(started=True)
+        while True:
+            await engine.put(source, inbox)
+
+
+async def write_generations(address: str, links: list[str], nbytes: int) -> None:
+    """Write 0x57 into whatever region is called "inbox" at the moment, until the input ends; count what came of it."""
+    written = stale = absent = 0
+    async with Engine(options=options(links)) as engine:
+        source = await engine.allocate(nbytes)
+        source.view()[:] = b"\x57" * nbytes
+        peer = await engine.connect(address)
+        stream = await reader()
+        ended = asyncio.ensure_future(hear(stream))
+        say(started=True)
+        while not ended.done():
+            try:
+                await engine.put(source, peer.region("inbox"))
+                written += 1
+            except hixl_aio.StaleRegionError:
+                stale += 1
+            except hixl_aio.NotRegisteredError:
+                absent += 1
+            await asyncio.sleep(0)
+        say(written=written, stale=stale, absent=absent)
+
+
+async def forbid_process_vm(address: str) -> None:
+    """Connect from behind a seccomp filter that refuses process_vm_readv and process_vm_writev, and put."""
+    refuse_system_calls((310, 311))
+    async with Engine() as engine:
+        source = await engine.register(bytearray(range(256)) * 4096)
+        peer = await engine.connect(address)
+        await engine.put(source, peer.region("inbox"))
+        say(route=[[link.name, link.reason] for link in peer.route], digest=digest(source))
+
+
+def refuse_system_calls(numbers: tuple[int, ...]) -> None:
+    """A seccomp filter (x86-64) that answers EPERM to these and allows the rest."""
+    load_number = struct.pack("HBBI", 0x20, 0, 0, 0)
+    allow = struct.pack("HBBI", 0x06, 0, 0, 0x7FFF0000)
+    refuse = struct.pack("HBBI", 0x06, 0, 0, 0x00050000 | 1)
+    program = load_number
+    for index, number in enumerate(numbers):
+        program += struct.pack("HBBI", 0x15, len(numbers) - index, 0, number)
+    program += allow + refuse
+    buffer = ctypes.create_string_buffer(program, len(program))
+    header = struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(buffer))
+    libc = ctypes.CDLL(None, use_errno=True)
+    pr_set_no_new_privs, pr_set_seccomp, filter_mode = 38, 22, 2
+    if libc.prctl(pr_set_no_new_privs, 1, 0, 0, 0) or libc.prctl(pr_set_seccomp, filter_mode, header, 0, 0):
+        raise OSError(ctypes.get_errno(), "seccomp")
+
+
+async def connect_as_nobody(address: str) -> None:
+    """Connect to an engine of another user."""
+    os.setgid(65534)
+    os.setuid(65534)
+    async with Engine() as engine:
+        try:
+            await engine.connect(address)
+        except hixl_aio.HixlAioError as error:
+            say(error=type(error).__name__, text=str(error))
+        else:
+            say(error=None)
+
+
+async def meet(go: str) -> None:
+    """Connect to an address that is told, at the moment it is told."""
+    async with Engine(name=go) as engine:
+        stream = await reader()
+        say(address=engine.address)
+        while (command := await hear(stream)) is not None:
+            peer = await engine.connect(command["address"])
+            say(peers=[p.address for p in engine.peers.values()], name=peer.name)
+
+
+FUNCTIONS: dict[str, Callable[..., Awaitable[None]]] = {
+    function.__name__: function
+    for function in (serve, put_for_ever, write_generations, forbid_process_vm, connect_as_nobody, meet)
+}
+
+if __name__ == "__main__":
+    asyncio.run(FUNCTIONS[sys.argv[1]](**json.loads(sys.argv[2])))

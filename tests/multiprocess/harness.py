@@ -1,0 +1,100 @@
+"""Second processes for tests: a coroutine function of `children.py` runs in its own interpreter; tracebacks travel back.
+
+A child speaks JSON lines: what it `say`s on standard output, what it `hear`s on standard input. It ends when its standard
+input ends, so no child outlives its test.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+CHILDREN = Path(__file__).with_name("children.py")
+
+
+class ChildFailed(AssertionError):
+    """A child ended with a traceback of its own."""
+
+
+class Child:
+    """One running child, seen from the test."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+        self._killed = False
+
+    @property
+    def pid(self) -> int:
+        """The child's process id."""
+        return self._process.pid
+
+    async def hear(self) -> dict[str, Any]:
+        """The next thing the child says."""
+        assert self._process.stdout is not None
+        line = await self._process.stdout.readline()
+        if not line:
+            raise ChildFailed(await self._traceback())
+        heard = json.loads(line)
+        assert isinstance(heard, dict)
+        return heard
+
+    def say(self, **message: object) -> None:
+        """Tell the child something."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(message).encode() + b"\n")
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        """Send a signal; the child's end is then expected."""
+        self._killed = True
+        os.kill(self.pid, number)
+
+    async def _traceback(self) -> str:
+        assert self._process.stderr is not None
+        text = (await self._process.stderr.read()).decode(errors="replace")
+        return f"child {self.pid} ended with {await self._process.wait()}:\n{text}"
+
+    async def end(self) -> None:
+        """Close its input and wait; a traceback of the child fails the test, unless it was killed."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            await self._process.stdin.wait_closed()
+        if self._killed:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+            await self._process.wait()
+        report = await self._traceback()
+        if self._process.returncode != 0 and not self._killed:
+            raise ChildFailed(report)
+
+
+@contextlib.asynccontextmanager
+async def child(function: str, **arguments: object) -> AsyncIterator[Child]:
+    """Run `children.<function>(**arguments)` in a new interpreter."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-W",
+        "error",
+        str(CHILDREN),
+        function,
+        json.dumps(arguments),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    running = Child(process)
+    try:
+        yield running
+    except BaseException:
+        running.kill()
+        with contextlib.suppress(ChildFailed):
+            await running.end()
+        raise
+    await running.end()

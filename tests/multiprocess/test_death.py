@@ -1,0 +1,77 @@
+"""A peer that is killed: its operations and waiters fail within a second, everybody else notices nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from hixl_aio import Access, Engine, EngineOptions, HixlAioError, PeerLostError
+
+from .harness import child
+
+MIB = 1 << 20
+LINKS = [
+    pytest.param(("shm",), "allocate", id="shm"),
+    pytest.param(("cma",), "register", id="cma"),
+    pytest.param(("cooperative",), "register", id="cooperative"),
+]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(("links", "memory"), LINKS)
+async def test_a_killed_target_fails_its_operations_and_waiters(links: tuple[str, ...], memory: str) -> None:
+    """SIGKILL ends puts in flight, waiters and later calls with PeerLostError in a second; a stable pair goes on."""
+    nbytes = 64 * MIB
+    options = EngineOptions(links=links)
+    async with (
+        child("serve", links=list(links), memory=memory, nbytes=nbytes) as victim,
+        child("serve", links=list(links), memory=memory, nbytes=nbytes) as stable,
+        Engine(options=options) as engine,
+    ):
+        victim_address, stable_address = (await victim.hear())["address"], (await stable.hear())["address"]
+        source = await engine.allocate(nbytes)
+        lost = await engine.connect(victim_address)
+        kept = await engine.connect(stable_address)
+        puts = [engine.put(source, lost.region("inbox")) for _ in range(200)]
+        waiter = asyncio.ensure_future(engine.wait_signal("never", peer=lost))
+        steady = engine.put(source, kept.region("inbox"), signal="arrived")
+        await puts[0]
+
+        started = time.monotonic()
+        victim.kill()
+        with pytest.raises(PeerLostError):
+            await waiter
+        outcomes = await asyncio.gather(*(put.wait() for put in puts), return_exceptions=True)
+        assert time.monotonic() - started < 1.0
+        failures = [outcome for outcome in outcomes if outcome is not None]
+        assert failures, "some were in flight"
+        assert all(isinstance(failure, HixlAioError) for failure in failures)
+        with pytest.raises(HixlAioError):
+            await engine.put(source, lost.region("inbox"))
+
+        await steady
+        stable.say(do="signal", name="arrived")
+        assert not (await stable.hear())["error"]
+        assert not source.busy
+        assert list(engine.peers) == [stable_address]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(("links", "memory"), LINKS)
+async def test_a_killed_initiator_leaves_the_target_whole(links: tuple[str, ...], memory: str) -> None:
+    """Our region can be closed at once after a peer that was writing into it was killed."""
+    nbytes = 16 * MIB
+    async with Engine(options=EngineOptions(links=links)) as engine:
+        if memory == "allocate":
+            inbox = await engine.allocate(nbytes, label="inbox", access=Access.WRITE)
+        else:
+            inbox = await engine.register(bytearray(nbytes), label="inbox", access=Access.WRITE)
+        async with child("put_for_ever", address=engine.address, links=list(links), nbytes=nbytes) as writer:
+            await engine.accept()
+            assert (await writer.hear())["started"]
+            writer.kill()
+        async with asyncio.timeout(2):
+            await inbox.aclose()
+        assert not inbox.busy
