@@ -65,8 +65,7 @@ async def _close(runtime: Runtime, drain_timeout: float | None) -> BaseException
             raise InternalError(
                 f"native code of engine {runtime.name} did not shut down within {_NATIVE_SHUTDOWN} s"
             )
-        while len(runtime.ops.table) and runtime.native.counters()["in_flight"]:
-            runtime.on_readable()  # more records than one turn takes
+        runtime.drain_all()  # there may be more records than one turn takes
     finally:
         _forget(runtime)
     return first

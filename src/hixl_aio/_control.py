@@ -283,8 +283,10 @@ class ControlPlane:
         if peer is None or peer._state in (PeerState.LOST, PeerState.CLOSED):
             return
         status = status_of(code)
-        log("warning", "peer lost", peer=peer.address, status=status.name.lower(), detail=text)
-        ours = peer._state is PeerState.CLOSING
+        ours = peer._state is PeerState.CLOSING or self._runtime.closing
+        if not ours:
+            level, event = ("warning", "peer lost") if status is Status.PEER_LOST else ("info", "peer left")
+            log(level, event, peer=peer.address, status=status.name.lower(), detail=text)
         self._retire(peer, PeerState.CLOSED if ours else PeerState.LOST, status, text)
 
     def _retire(self, peer: Peer, state: PeerState, status: Status, text: str = "") -> None:

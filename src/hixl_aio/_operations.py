@@ -6,7 +6,7 @@ Nothing here decides whether a call is right (`_dataplane` does) or how a task w
 from __future__ import annotations
 
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from hixl_aio._core.credits import Posting
 from hixl_aio._core.deadlines import Deadlines
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 __all__ = ("Operations",)
 
+# After its deadline an operation has this long to stop; then its awaiters hear of the deadline all the same.
+_STOP_ALLOWANCE: Final = 0.1
 # Of a batch, these say more about the whole than a list of parts could.
 _WHOLE_BATCH = frozenset(
     {Status.STOPPED, Status.PEER_LOST, Status.PEER_CLOSED, Status.CLOSED, Status.NOT_CONNECTED}
@@ -142,6 +144,8 @@ class Operations:
         if runtime.closing and code in (Status.STOPPED, Status.CLOSED, Status.PEER_CLOSED):
             return ClosedError(what=f"engine {runtime.name}", state="closing")
         about = self.about(operation)
+        if operation.overdue and code == Status.STOPPED:
+            return self._timeout_error(operation, about, waiting=False)
         if operation.kind is not OperationKind.BATCH or parts is None or code in _WHOLE_BATCH:
             return from_status(code, "", about)
         done = (PartState.DONE, PartState.PENDING)
@@ -234,9 +238,12 @@ class Operations:
 
     def _expire(self) -> None:
         self._timer = None
+        # Whatever ended in time while the loop was busy must not count as late.
+        self._runtime.drain_all()
         for operation in self.deadlines.expired(monotonic()):
             operation.deadline = None
-            self._overdue(operation)
+            if not operation.concluded:
+                self._overdue(operation)
         when = self.deadlines.next_due()
         if when is not None and self._timer is None:
             self._arm(when)
@@ -244,7 +251,31 @@ class Operations:
     def _overdue(self, operation: Operation) -> None:
         about = self.about(operation)
         waiting = operation.state is OperationState.WAITING
-        error = TransferTimeoutError(
+        if not waiting and not operation.overdue and self._stop_takes_effect(operation):
+            return
+        error = self._timeout_error(operation, about, waiting=waiting)
+        if waiting:
+            self.end_waiting(operation, error, Status.TIMED_OUT)
+            return
+        if operation.state is OperationState.POSTED:
+            self.table.move(operation, OperationState.ABANDONED)
+        self._conclude(operation, error)
+        if self._runtime.options.timeout_policy == "abort":
+            self._runtime.control.abort_line(operation.line)
+
+    def _stop_takes_effect(self, operation: Operation) -> bool:
+        """Request a stop; true if the transport gets a moment for it, after which we look again."""
+        operation.overdue = True
+        self.request_stop(operation)
+        if not self._runtime.capabilities.can_stop or operation.state is OperationState.QUARANTINED:
+            return False
+        when = monotonic() + min(_STOP_ALLOWANCE, self._runtime.options.cancel_grace)
+        operation.deadline = self.deadlines.add(when, operation)
+        return True
+
+    @staticmethod
+    def _timeout_error(operation: Operation, about: About, *, waiting: bool) -> TransferTimeoutError:
+        return TransferTimeoutError(
             "it was still in line, nothing has moved" if waiting else "",
             timeout=operation.timeout or 0.0,
             op=about.op,
@@ -252,15 +283,6 @@ class Operations:
             nbytes=about.nbytes,
             backend=about.backend,
         )
-        if waiting:
-            self.end_waiting(operation, error, Status.TIMED_OUT)
-            return
-        self.request_stop(operation)
-        if operation.state is OperationState.POSTED:
-            self.table.move(operation, OperationState.ABANDONED)
-        self._conclude(operation, error)
-        if self._runtime.options.timeout_policy == "abort":
-            self._runtime.control.abort_line(operation.line)
 
     def _drop_deadline(self, operation: Operation) -> None:
         deadline, operation.deadline = operation.deadline, None

@@ -191,9 +191,17 @@ class Runtime:
     def on_readable(self) -> None:
         """The descriptor is readable: a hint (INV-8). Native code re-arms, and rings if some is left."""
         self.awaits_in_a_row = 0
-        if self.life.state not in (LifeState.OPEN, LifeState.CLOSING):
-            return
-        completions, signals, events, _ = self.native.drain(self.options.drain_limit)
+        if self.life.state in (LifeState.OPEN, LifeState.CLOSING):
+            self._drain()
+
+    def drain_all(self) -> None:
+        """Take everything that is there now: for moments when what has ended must be known."""
+        turns = len(self.ops.table) // self.options.drain_limit + 1
+        while turns and self._drain():
+            turns -= 1
+
+    def _drain(self) -> bool:
+        completions, signals, events, is_left = self.native.drain(self.options.drain_limit)
         for completion in completions:
             self._guarded(self.ops.record, completion)
         for signal in signals:
@@ -201,6 +209,7 @@ class Runtime:
         for event in events:
             self._guarded(self.on_event, event)
         self.ops.resume_stalled()
+        return is_left
 
     def _guarded(self, handler: Callable[[Any], None], item: Any) -> None:
         """One bad record must not take the others with it (INV-1)."""

@@ -88,8 +88,8 @@ class MemoryRegion:
     """Memory of ours that takes part in transfers: an async context manager. Made by `allocate` or
     `register`.
 
-    It pins its buffer until it is closed. `region[a:b]` is a view, and the region itself stands for its
-    whole.
+    It pins its buffer until it is closed, or its engine is: also when this handle is dropped. `region[a:b]` is a
+    view, and the region itself stands for its whole.
     """
 
     __slots__ = ("__weakref__", "_created", "_record", "_runtime")
@@ -97,7 +97,7 @@ class MemoryRegion:
     def __init__(self, runtime: Runtime, record: RegionRecord) -> None:
         self._runtime = runtime
         self._record = record
-        self._created = "".join(traceback.format_stack()) if runtime.debug else ""
+        self._created = "".join(traceback.format_stack()) if runtime.environment.debug else ""
 
     @property
     def nbytes(self) -> int:
@@ -242,12 +242,11 @@ class MemoryRegion:
         return f"<MemoryRegion {name} of {self.nbytes} bytes, {kind}, {state}>"
 
     def __del__(self) -> None:
-        record = getattr(self, "_record", None)
-        if record is None or record.closed or record.owner is None or not self._runtime.is_open:
+        # A region ends with its engine at the latest, so this is worth a word in debug mode only.
+        if not getattr(self, "_created", "") or self.closed or not self._runtime.is_open:
             return
         text = f"{self._name()} was dropped without aclose(); it stays registered until its engine closes"
-        if self._created:
-            text += f"\nIt was made here:\n{self._created}"
+        text += f"\nIt was made here:\n{self._created}"
         warnings.warn(UnclosedResourceWarning(text), stacklevel=2, source=self)
 
 

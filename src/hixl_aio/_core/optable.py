@@ -75,6 +75,7 @@ class Operation:
         "name",
         "nbytes",
         "outcome",
+        "overdue",
         "parts",
         "payload",
         "pins",
@@ -118,6 +119,7 @@ class Operation:
         self.deadline: Deadline[Operation] | None = None
         self.drop_ready: Callable[[], None] | None = None  # ends the wait for `ready=`
         self.stopping = False
+        self.overdue = False  # its deadline is over
         self.concluded = False
         self.waiters: list[Any] = []
         self.joined = 0  # waiters whose going asks for a stop
