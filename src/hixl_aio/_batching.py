@@ -14,7 +14,7 @@ from hixl_aio.memory import LocalView, RemoteRegion, RemoteView, as_local, as_re
 from hixl_aio.options import Access
 
 if TYPE_CHECKING:
-    from hixl_aio._native import PartTuple
+    from hixl_aio._records import PartTuple
 
 __all__ = ("BatchPlan", "plan_batch")
 

@@ -32,7 +32,7 @@ from hixl_aio.options import Access
 from hixl_aio.peer import Peer, PeerState
 
 if TYPE_CHECKING:
-    from hixl_aio._native import EventTuple, PeerTuple
+    from hixl_aio._records import EventTuple, PeerTuple
     from hixl_aio._runtime import Runtime
 
 __all__ = ("ControlPlane",)

@@ -22,7 +22,7 @@ from hixl_aio.peer import Peer, PeerState
 from hixl_aio.signals import Signal, encode_name
 
 if TYPE_CHECKING:
-    from hixl_aio._native import SignalTuple
+    from hixl_aio._records import SignalTuple
     from hixl_aio._runtime import Runtime
 
 __all__ = ("MailRoom",)

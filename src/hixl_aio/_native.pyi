@@ -3,10 +3,11 @@
 Written by hand and checked by stubtest. Only `_core`, `_bridge` and `engine.py`'s neighbours may import it.
 """
 
-
 from typing import Final, final
 
 from typing_extensions import Buffer
+
+from hixl_aio._records import CompletionTuple, EventTuple, PartTuple, PeerTuple, RegionTuple, SignalTuple
 
 __version__: Final[str]
 
@@ -30,20 +31,6 @@ EVENT_SHUTDOWN: Final = 7
 KIND_SHARED: Final = 0
 KIND_HOST: Final = 1
 KIND_DEVICE: Final = 2
-
-# (token, status, nbytes moved, quiescent, per-part states of a batch that did not complete, else None)
-CompletionTuple = tuple[int, int, int, bool, bytes | None]
-# (peer, sequence, status, name, payload)
-SignalTuple = tuple[int, int, int, bytes, bytes]
-# (kind, token, peer, status, text, region | None)
-EventTuple = tuple[int, int, int, int, str, "RegionTuple | None"]
-# (region, generation, nbytes, address, kind, access, label)
-RegionTuple = tuple[int, int, int, int, int, int, str]
-# (name, address, incarnation, pid, state, ((link, reason), ...))
-PeerTuple = tuple[str, str, str, int, int, tuple[tuple[str, str], ...]]
-# (kind PUT|GET, local address, local length, region, generation, remote offset, remote length,
-#  local offsets | None, remote offsets | None, block length: one int or an int64 array)
-PartTuple = tuple[int, int, int, int, int, int, int, Buffer | None, Buffer | None, int | Buffer]
 
 class NativeError(Exception):
     """(status, text): turned into a public exception in exactly one place, hixl_aio.errors."""
@@ -69,7 +56,7 @@ class BufferPin:
 
 @final
 class ExportedMemory:
-    """Exports `nbytes` at `address` through the buffer protocol and keeps `owner` alive while any view exists."""
+    """Exports memory through the buffer protocol and keeps `owner` alive while any view exists."""
 
     def __init__(self, address: int, nbytes: int, readonly: bool, owner: object, /) -> None: ...
     @property
@@ -80,7 +67,9 @@ class ExportedMemory:
 
 @final
 class RegionHold:
-    """Keeps the memory of a region of ours mapped: the `owner` of an ExportedMemory."""
+    """Keeps the memory of a region mapped: the `owner` of an ExportedMemory. Only native code makes one."""
+
+    def __init__(self, *args: object, **kwargs: object) -> None: ...
 
 @final
 class NativeEngine:
@@ -97,11 +86,11 @@ class NativeEngine:
         signal_capacity: int = 4096,
         allow_ptrace: bool = True,
     ) -> None:
-        """`links`: allowed kinds in order of preference, from inproc, shm, cma, cooperative; empty: all of them."""
+        """`links`: allowed kinds, from inproc, shm, cma, cooperative; empty: all of them."""
 
     # life
     def start(self, address: str, /) -> str:
-        """Bind, start the threads, return the address with its real port. Raises NativeError. Does not block."""
+        """Bind, start the threads, return the real address. Raises NativeError; does not block."""
     def fileno(self) -> int: ...
     def begin_shutdown(self, token: int, /) -> None: ...
     def abandon_after_fork(self) -> None: ...
@@ -109,8 +98,12 @@ class NativeEngine:
     def incarnation(self) -> str: ...
     @property
     def capabilities(self) -> dict[str, object]:
-        """name, delivery, order, max_in_flight_per_peer, max_descriptors, inline_nbytes, post_is_nonblocking, can_stop,
-        deregister_while_connected, inline_signal, always_quiescent, memory_shared, memory_host, memory_device."""
+        """What the transport can do.
+
+        name, delivery, order, max_in_flight_per_peer, max_descriptors, inline_nbytes, post_is_nonblocking,
+        can_stop, deregister_while_connected, inline_signal, always_quiescent, memory_shared, memory_host,
+        memory_device.
+        """
     def counters(self) -> dict[str, int]:
         """submitted, completed, drained, inline_done, wakeups, in_flight, regions, peers."""
 
@@ -129,9 +122,9 @@ class NativeEngine:
     def peer_info(self, peer: int, /) -> PeerTuple | None: ...
     def hold_region(self, region: int, /) -> RegionHold | None: ...
 
-    # data plane. Return value of transfer and batch: 0 = done here and now; > 0 = handle of a posted operation, one record
-    # follows; < 0 = minus the status of a refusal: nothing moved, no record follows, a reserved signal place stays
-    # reserved.
+    # data plane. What transfer and batch return: 0 = done here; > 0 = handle of a posted operation, one
+    # record follows; < 0 = minus the status of a refusal: nothing moved, no record follows, a reserved signal
+    # place stays reserved.
     def transfer(
         self,
         token: int,
@@ -147,9 +140,11 @@ class NativeEngine:
         payload: bytes,
         /,
     ) -> int:
-        """PUT or GET of one run. `name` not None: a bound signal, whose place was taken with reserve_signal."""
-    def batch(self, token: int, peer: int, parts: list[PartTuple], name: bytes | None, payload: bytes, /) -> int:
-        """All parts as one operation; adjacent runs are merged. Offsets are int64 and relative to the part's two views.
+        """PUT or GET of one run. `name`: a bound signal, whose place was taken with reserve_signal."""
+    def batch(
+        self, token: int, peer: int, parts: list[PartTuple], name: bytes | None, payload: bytes, /
+    ) -> int:
+        """All parts as one operation; adjacent runs are merged. Offsets are int64, relative to the views.
 
         Raises NativeError(invalid_argument | out_of_bounds, text naming part and index) before a byte moves.
         """
@@ -159,18 +154,16 @@ class NativeEngine:
     def reserve_signal(self, peer: int, /) -> int:
         """0, or minus the status (signal_queue_full, not_connected, peer_lost, peer_closed)."""
     def send_signal(self, peer: int, name: bytes, payload: bytes, status: int, reserved: bool, /) -> int:
-        """Send now, without blocking; `status` not 0 is the negative form. 0, or minus the status of a refusal.
+        """Send now; `status` not 0 is the negative form. 0, or minus the status of a refusal.
 
         Not reserved: takes a place itself, and may answer signal_queue_full.
         """
     def signals_taken(self, peer: int, count: int, /) -> None: ...
 
     # the way up
-    def drain(
-        self, limit: int, /
-    ) -> tuple[list[CompletionTuple], list[SignalTuple], list[EventTuple], bool]:
+    def drain(self, limit: int, /) -> tuple[list[CompletionTuple], list[SignalTuple], list[EventTuple], bool]:
         """Read the fd, re-arm, take at most `limit` completions and `limit` signals, and all events.
 
-        True at the end: something was left, and the fd has been rung again. An EVENT_PEER_DOWN is given in the same call
-        as, or after, every signal and every completion of that peer.
+        True at the end: something was left, and the fd has been rung again. An EVENT_PEER_DOWN is given in
+        the same call as, or after, every signal and every completion of that peer.
         """

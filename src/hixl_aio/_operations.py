@@ -28,7 +28,7 @@ from hixl_aio.errors import (
 if TYPE_CHECKING:
     from hixl_aio._bridge.base import Cancellable
     from hixl_aio._core.credits import PeerLine
-    from hixl_aio._native import CompletionTuple
+    from hixl_aio._records import CompletionTuple
     from hixl_aio._runtime import Runtime
 
 __all__ = ("Operations",)

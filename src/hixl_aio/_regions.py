@@ -17,7 +17,7 @@ from hixl_aio.memory import MAX_LABEL_NBYTES, MemoryRegion
 from hixl_aio.options import Access
 
 if TYPE_CHECKING:
-    from hixl_aio._native import EventTuple
+    from hixl_aio._records import EventTuple, RegionTuple
     from hixl_aio._runtime import Runtime
 
 __all__ = ("RegionBook",)
@@ -78,13 +78,13 @@ class RegionBook:
         return self._enter(self._made(event, about), readonly=pinned.readonly, keep=pinned)
 
     @staticmethod
-    def _made(event: EventTuple, about: About) -> _native.RegionTuple:
+    def _made(event: EventTuple, about: About) -> RegionTuple:
         _, _, _, code, text, info = event
         if code or info is None:
             raise from_status(code, text, about)
         return info
 
-    def _enter(self, info: _native.RegionTuple, *, readonly: bool, keep: object) -> MemoryRegion:
+    def _enter(self, info: RegionTuple, *, readonly: bool, keep: object) -> MemoryRegion:
         record = RegionRecord(info, owner=self._runtime, readonly=readonly, keep=keep)
         self.records[record.id] = record
         log("info", "region made", label=record.label, nbytes=record.nbytes, generation=record.generation)

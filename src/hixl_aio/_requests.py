@@ -15,7 +15,7 @@ from hixl_aio._native import NativeError
 from hixl_aio.errors import HixlAioError, InternalError
 
 if TYPE_CHECKING:
-    from hixl_aio._native import EventTuple
+    from hixl_aio._records import EventTuple
     from hixl_aio._runtime import Runtime
 
 __all__ = ("Request", "Requests")

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from hixl_aio._bridge.base import Bridge
     from hixl_aio._core.gate import Gate
     from hixl_aio._core.optable import Operation
-    from hixl_aio._native import EventTuple, NativeEngine
+    from hixl_aio._native import NativeEngine
+    from hixl_aio._records import EventTuple
     from hixl_aio.options import EngineOptions, Environment
 
 __all__ = ("Runtime", "default_name")

@@ -12,7 +12,7 @@ from hixl_aio.memory import RemoteRegion
 
 if TYPE_CHECKING:
     from hixl_aio._core.credits import PeerLine
-    from hixl_aio._native import PeerTuple
+    from hixl_aio._records import PeerTuple
     from hixl_aio._runtime import Runtime
 
 __all__ = ("Link", "Peer", "PeerState")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hixl_aio._core.credits import Epoch, PeerLine
     from hixl_aio._core.deadlines import Deadline
     from hixl_aio._core.regions import RegionRecord
-    from hixl_aio._native import PartTuple
+    from hixl_aio._records import PartTuple
 
 __all__ = ("Operation", "OperationKind", "OperationState", "OperationTable", "Outcome", "Totals")
 

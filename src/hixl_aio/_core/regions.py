@@ -20,6 +20,7 @@ from hixl_aio.errors import (
 
 if TYPE_CHECKING:
     from hixl_aio._core.gate import Gate
+    from hixl_aio._records import RegionTuple
 
 __all__ = ("PinnedBuffer", "RegionRecord", "pin_buffer")
 
@@ -68,7 +69,7 @@ class RegionRecord:
 
     def __init__(
         self,
-        info: _native.RegionTuple,
+        info: RegionTuple,
         *,
         owner: object,
         readonly: bool,
