@@ -1,7 +1,7 @@
-"""A double-buffered pipeline from a task group: while one slot is being sent and consumed, the next one is filled.
+"""A double-buffered pipeline from a task group: one slot is sent and consumed while the next is filled.
 
-The producer never waits for a transfer before it computes again; it waits for a *credit*, which the consumer gives back when it
-has taken a slot. No sleep, no polling, and an exception in either half ends both.
+The producer never waits for a transfer before it computes again; it waits for a *credit*, which the consumer
+gives back when it has taken a slot. No sleep, no polling, and an exception in either half ends both.
 """
 
 import asyncio
@@ -18,6 +18,10 @@ ROUNDS = 8
 def compute(buffer: memoryview, round_number: int) -> str:
     """Stand in for a layer's work: fill the slot, return what the consumer should see."""
     buffer[:] = round_number.to_bytes(8, "little") * (len(buffer) // 8)
+    return digest(buffer)
+
+
+def digest(buffer: memoryview) -> str:
     return hashlib.sha256(buffer).hexdigest()
 
 
@@ -45,7 +49,7 @@ async def consume(engine: Engine, ring: MemoryRegion, results: dict[int, str]) -
             raise signal.error
         round_number = signal.payload[0]
         start = round_number % SLOTS * SLOT_NBYTES
-        seen = await asyncio.to_thread(lambda: hashlib.sha256(ring.view()[start : start + SLOT_NBYTES]).hexdigest())
+        seen = await asyncio.to_thread(digest, ring.view()[start : start + SLOT_NBYTES])
         assert seen == results[round_number], f"round {round_number} arrived damaged"
         print(f"round {round_number} arrived in slot {round_number % SLOTS}")
         await engine.signal(peer, "credit")

@@ -1,6 +1,5 @@
-"""Two processes: the child offers memory, the parent writes into it, a signal tells the child when the bytes are there."""
+"""Two processes: the child offers memory, the parent writes into it, a signal says when it is there."""
 
-import asyncio
 import subprocess
 import sys
 

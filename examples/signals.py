@@ -1,4 +1,4 @@
-"""Signals: bound to a put, alone, after an operation, in the negative form, and the ones that nobody asked for by name."""
+"""Signals: bound to a put, alone, after a batch, in the negative form, and those nobody asked for by name."""
 
 import asyncio
 from array import array

@@ -10,7 +10,7 @@ import mmap
 import os
 import struct
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import hixl_aio
@@ -93,7 +93,7 @@ async def put_for_ever(address: str, links: list[str], nbytes: int) -> None:
 
 
 async def write_generations(address: str, links: list[str], nbytes: int) -> None:
-    """Write 0x57 into whatever region is called "inbox" at the moment, until the input ends; count what came of it."""
+    """Write 0x57 into whatever is called "inbox" at the moment, until told to stop; count what came of it."""
     written = stale = absent = 0
     async with Engine(options=options(links)) as engine:
         source = await engine.allocate(nbytes)
@@ -164,7 +164,7 @@ async def meet(go: str) -> None:
             say(peers=[p.address for p in engine.peers.values()], name=peer.name)
 
 
-FUNCTIONS: dict[str, Callable[..., Awaitable[None]]] = {
+FUNCTIONS: dict[str, Callable[..., Coroutine[Any, Any, None]]] = {
     function.__name__: function
     for function in (serve, put_for_ever, write_generations, forbid_process_vm, connect_as_nobody, meet)
 }

@@ -1,7 +1,9 @@
-"""Second processes for tests: a coroutine function of `children.py` runs in its own interpreter; tracebacks travel back.
+"""Second processes for tests: a function of `children.py` in an interpreter of its own.
 
-A child speaks JSON lines: what it `say`s on standard output, what it `hear`s on standard input. It ends when its standard
-input ends, so no child outlives its test.
+Tracebacks travel back.
+
+A child speaks JSON lines: what it `say`s on standard output, what it `hear`s on standard input. It ends when
+its standard input ends, so no child outlives its test.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ LINKS = [
 @pytest.mark.asyncio
 @pytest.mark.parametrize(("links", "memory"), LINKS)
 async def test_a_killed_target_fails_its_operations_and_waiters(links: tuple[str, ...], memory: str) -> None:
-    """SIGKILL ends puts in flight, waiters and later calls with PeerLostError in a second; a stable pair goes on."""
+    """SIGKILL ends puts in flight, waiters and later calls within a second; a stable pair goes on."""
     nbytes = 64 * MIB
     options = EngineOptions(links=links)
     async with (

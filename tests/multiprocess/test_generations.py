@@ -25,31 +25,34 @@ NBYTES = 1 << 20
     ],
 )
 async def test_no_byte_lands_after_a_region_was_closed(links: tuple[str, ...], memory: str) -> None:
-    """A region is closed and registered anew under a writer; what is closed keeps the pattern put there afterwards."""
+    """A region is closed and registered anew under a writer; closed memory keeps what is put there then."""
     mapping = mmap.mmap(-1, NBYTES)
     ours = b"\xa5" * NBYTES
     reached = 0
-    async with Engine(options=EngineOptions(links=links)) as engine:
-        async with child("write_generations", address=engine.address, links=list(links), nbytes=NBYTES) as writer:
-            await engine.accept()
-            assert (await writer.hear())["started"]
-            for round_number in range(ROUNDS):
-                if memory == "allocate":
-                    region = await engine.allocate(NBYTES, label="inbox", access=Access.WRITE)
-                else:
-                    region = await engine.register(mapping, label="inbox", access=Access.WRITE)
-                view = region.view()
-                # Every other round closes while the writer may be in the middle, the rest once it has surely begun.
-                while round_number % 2 and view[0] != 0x57:
-                    await asyncio.sleep(0)
-                await region.aclose()
-                reached += view[0] == 0x57
-                view[:] = ours
-                await asyncio.sleep(0.001)  # not for ordering: time in which a late write would land
-                assert view == ours, f"round {round_number}: a byte landed in a closed region"
-                if memory == "register":
-                    view.release()
-            writer.say(stop=True)
-            counts = await writer.hear()
+    async with (
+        Engine(options=EngineOptions(links=links)) as engine,
+        child("write_generations", address=engine.address, links=list(links), nbytes=NBYTES) as writer,
+    ):
+        await engine.accept()
+        assert (await writer.hear())["started"]
+        for round_number in range(ROUNDS):
+            if memory == "allocate":
+                region = await engine.allocate(NBYTES, label="inbox", access=Access.WRITE)
+            else:
+                region = await engine.register(mapping, label="inbox", access=Access.WRITE)
+            view = region.view()
+            # Every other round closes while the writer may be in the middle, the rest once it has begun.
+            # A put without a signal is invisible to its target, so it has to look.
+            while round_number % 2 and view[0] != 0x57:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            await region.aclose()
+            reached += view[0] == 0x57
+            view[:] = ours
+            await asyncio.sleep(0.001)  # not for ordering: time in which a late write would land
+            assert view == ours, f"round {round_number}: a byte landed in a closed region"
+            if memory == "register":
+                view.release()
+        writer.say(stop=True)
+        counts = await writer.hear()
     assert reached >= ROUNDS // 2
     assert counts["written"] > 0

@@ -35,7 +35,10 @@ async def test_a_stuck_target_is_written_read_signalled_and_connected(
     payload = os.urandom(1 * MIB) * 64
     async with child("serve", links=list(links), memory=memory, nbytes=nbytes) as target:
         address = (await target.hear())["address"]
-        async with Engine(options=EngineOptions(links=links)) as engine, Engine(options=EngineOptions(links=links)) as late:
+        async with (
+            Engine(options=EngineOptions(links=links)) as engine,
+            Engine(options=EngineOptions(links=links)) as late,
+        ):
             source = await engine.register(bytearray(payload))
             back = await engine.register(bytearray(nbytes))
             peer = await engine.connect(address)
@@ -57,7 +60,11 @@ async def test_a_stuck_target_is_written_read_signalled_and_connected(
             assert (await target.hear())["unstuck"]
             target.say(do="signal", name="landed")
             heard = await target.hear()
-            assert heard == {"payload": "whole", "error": False, "digest": hashlib.blake2b(payload).hexdigest()}
+            assert heard == {
+                "payload": "whole",
+                "error": False,
+                "digest": hashlib.blake2b(payload).hexdigest(),
+            }
             target.say(do="signal", name="later")
             assert (await target.hear())["payload"] == "from somebody new"
 

@@ -22,7 +22,7 @@ async def test_a_refused_process_vm_falls_back_to_the_cooperative_link() -> None
         region = await engine.register(target_bytes, label="inbox", access=Access.WRITE)
         async with child("forbid_process_vm", address=engine.address) as initiator:
             heard = await initiator.hear()
-        names = {name: reason for name, reason in heard["route"]}
+        names = dict(heard["route"])
         assert "cma" not in names
         assert "Operation not permitted" in names["cooperative"]
         assert bytes(target_bytes) == bytes(range(256)) * 4096
