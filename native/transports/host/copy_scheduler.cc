@@ -86,6 +86,7 @@ bool CopyScheduler::claim(Chunk& chunk, Op*& finished) noexcept {
   if (op->next_run < op->runs.size()) {
     op->queued = true;
     large_.push(*op);
+    available_.notify_one();  // a thread that sleeps takes the next chunk while we copy this one
   }
   return true;
 }
@@ -247,7 +248,8 @@ Status settle_runs(Op& op) noexcept {
       // Every chunk that was started has ended, so a run before the cursor was copied whole.
       const bool whole = i < op.next_run;
       run.state = whole ? RunState::done : op.status == Status::stopped ? RunState::stopped : RunState::failed;
-    } else if (ok(worst)) {
+    }
+    if (ok(worst) && run.state != RunState::done) {
       worst = run.state == RunState::stale ? Status::stale_region : Status::failed;
     }
   }

@@ -32,7 +32,7 @@ class OpFinisher {
 class CopyScheduler {
  public:
   CopyScheduler(OpFinisher& finisher, std::uint64_t chunk_nbytes) noexcept
-      : finisher_(finisher), chunk_nbytes_(chunk_nbytes) {}
+      : finisher_(finisher), chunk_nbytes_(chunk_nbytes > 0 ? chunk_nbytes : 1) {}
   ~CopyScheduler() { stop(); }
   CopyScheduler(const CopyScheduler&) = delete;
   CopyScheduler& operator=(const CopyScheduler&) = delete;
