@@ -94,3 +94,24 @@ async def test_inproc_moves_bytes_while_the_interpreter_is_stuck() -> None:
         assert hashlib.blake2b(back.view()).digest() == hashlib.blake2b(payload).digest()
         assert (await connecting).address == initiator.address
         assert (await target.wait_signal("landed")).error is None
+
+
+@pytest.mark.asyncio
+async def test_small_puts_between_processes_cost_no_hop_and_no_wakeup() -> None:
+    """1000 awaited 128-byte puts and gets over shm hand nothing to a native thread and wake nobody."""
+    async with child("serve", links=["shm"], memory="allocate", nbytes=4096) as target:
+        address = (await target.hear())["address"]
+        async with Engine(options=EngineOptions(links=("shm",))) as engine:
+            peer = await engine.connect(address)
+            source = await engine.register(bytearray(b"\x11" * 128))
+            back = await engine.register(bytearray(128))
+            inbox = peer.region("inbox")[1024:1152]
+            before = engine.statistics().native
+            for _ in range(1000):
+                await engine.put(source, inbox)
+                await engine.get(inbox, back)
+            after = engine.statistics().native
+            assert after["inline_done"] - before["inline_done"] == 2000
+            assert after["submitted"] == before["submitted"]
+            assert after["wakeups"] == before["wakeups"]
+            assert bytes(back.view()) == b"\x11" * 128
