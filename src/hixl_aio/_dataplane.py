@@ -90,6 +90,8 @@ class DataPlane:
         if (
             peer is not None
             and signal is None
+            and not payload
+            and not payload
             and ready is None
             and timeout is DEFAULT
             and nbytes

@@ -88,8 +88,8 @@ class MemoryRegion:
     """Memory of ours that takes part in transfers: an async context manager. Made by `allocate` or
     `register`.
 
-    It pins its buffer until it is closed, or its engine is: also when this handle is dropped. `region[a:b]` is a
-    view, and the region itself stands for its whole.
+    It pins its buffer until it is closed, or its engine is: also when this handle is dropped. `region[a:b]`
+    is a view, and the region itself stands for its whole.
     """
 
     __slots__ = ("__weakref__", "_created", "_record", "_runtime")
