@@ -44,6 +44,12 @@ def pytest_configure() -> None:
     uvloop.new_event_loop().close()
 
 
+def pytest_collection_finish() -> None:
+    """What importing has made stays: looking for garbage after each test need not look there."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest_asyncio.fixture
 async def _no_task_left() -> AsyncIterator[None]:
     before = asyncio.all_tasks()
@@ -65,7 +71,6 @@ _BEFORE = pytest.StashKey[tuple[dict[str, str], set[str], set[str]]]()
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
     """Remember what was there before any fixture."""
-    gc.collect()
     item.stash[_BEFORE] = (_descriptors(), _native_threads(), _children())
     return (yield)
 

@@ -1,0 +1,254 @@
+"""What a Completion promises to those who await it, watch it, stop it or drop it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import gc
+import weakref
+from typing import Any
+
+import pytest
+
+from hixl_aio import Completion, OperationKind, OperationState, TransferStoppedError, TransferTimeoutError
+
+from .support import Pair
+
+pytestmark = pytest.mark.asyncio
+
+LARGE = 32 << 20
+
+
+async def test_a_small_put_is_done_within_its_call(pair: Pair) -> None:
+    """Where the link can, small puts are copied at once, and awaiting them does not suspend."""
+    region, remote = await pair.target(128)
+    source = await pair.source(128, 7)
+    operation = pair.near.put(source, remote)
+    assert operation.done() == (pair.link in ("inproc", "shm"))
+    await operation
+    assert operation.kind is OperationKind.PUT
+    assert (operation.peer, operation.nbytes, operation.state) == (pair.peer, 128, OperationState.SETTLED)
+    assert operation.exception() is None
+    assert 0 < operation.elapsed < 10
+    assert bytes(region.view()) == b"\x07" * 128
+
+
+async def test_awaiting_what_is_done_yields_once_in_a_while(pair: Pair) -> None:
+    """Thirty-two awaits in a row do not suspend; then one does, so that others are not starved."""
+    _, remote = await pair.target(8)
+    source = await pair.source(8)
+    operation = pair.near.put(source, remote)
+    await operation
+    await asyncio.sleep(0)
+    others = 0
+
+    async def other() -> None:
+        nonlocal others
+        while True:
+            others += 1
+            await asyncio.sleep(0)
+
+    task = asyncio.create_task(other())
+    for _ in range(330):
+        await operation
+    assert 9 <= others <= 12
+    task.cancel()
+
+
+async def test_any_number_of_tasks_may_await(pair: Pair) -> None:
+    """Everybody who awaits gets the result, before and after it is there."""
+    _, remote = await pair.target(LARGE)
+    source = await pair.source(LARGE)
+    operation = pair.near.put(source, remote)
+    async with asyncio.TaskGroup() as group:
+        for join in (True, False, True, False):
+            group.create_task(operation.wait(join=join))
+    await operation
+    await operation.wait()
+    await operation.settled()
+
+
+async def test_cancelling_one_awaiting_task_does_not_touch_the_others(pair: Pair) -> None:
+    """The operation goes on for as long as one task joins it."""
+    region, remote = await pair.target(LARGE)
+    source = await pair.source(LARGE, 1)
+    operation = pair.near.put(source, remote)
+    first, second = asyncio.create_task(operation.wait()), asyncio.create_task(operation.wait())
+    await asyncio.sleep(0)
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    assert operation.state is OperationState.SETTLED
+    await second
+    assert region.view()[-1] == 1
+
+
+async def test_cancelling_the_last_awaiting_task_stops_and_joins(pair: Pair) -> None:
+    """When the cancelled task goes on, the transport has let go: never a busy region, and one outcome."""
+    _, remote = await pair.target(LARGE)
+    source = await pair.source(LARGE, 1)
+    for round_ in range(20):
+        operation = pair.near.put(source, remote, signal="s")
+        task = asyncio.create_task(operation.wait())
+        for _ in range(round_ % 4):
+            await asyncio.sleep(0)
+        asked = task.cancel()
+        result = (await asyncio.gather(task, return_exceptions=True))[0]
+        assert isinstance(result, asyncio.CancelledError) == asked
+        await operation.settled()
+        assert operation.done()
+        assert not source.busy
+        signal = await pair.far.wait_signal("s")
+        stopped = operation.exception()
+        assert (signal.error is None) == (stopped is None)
+        assert stopped is None or isinstance(stopped, TransferStoppedError)
+
+
+async def test_timeouts_of_asyncio_join_too(pair: Pair) -> None:
+    """asyncio.timeout around an await: TimeoutError, `cancelling()` back at zero, memory free."""
+    _, remote = await pair.target(LARGE)
+    source = await pair.source(LARGE, 1)
+    task = asyncio.current_task()
+    assert task is not None
+    operations = [pair.near.put(source, remote) for _ in range(8)]
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0):
+            await operations[-1]
+    assert task.cancelling() == 0
+    assert operations[-1].state is OperationState.SETTLED
+    await pair.near.flush()
+    assert not source.busy
+
+
+async def test_observing_neither_stops_nor_joins(pair: Pair) -> None:
+    """Cancelling `wait(join=False)` leaves the operation alone."""
+    region, remote = await pair.target(LARGE)
+    source = await pair.source(LARGE, 4)
+    operation = pair.near.put(source, remote)
+    task = asyncio.create_task(operation.wait(join=False))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await operation
+    assert region.view()[-1] == 4
+
+
+async def test_an_operation_with_callbacks_is_not_stopped_by_a_cancelled_task(pair: Pair) -> None:
+    """A callback is an interest of its own."""
+    region, remote = await pair.target(LARGE)
+    source = await pair.source(LARGE, 6)
+    called: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
+    operation = pair.near.put(source, remote)
+    operation.add_done_callback(called.set_result)
+    task = asyncio.create_task(operation.wait())
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await called is operation
+    assert operation.exception() is None
+    assert region.view()[-1] == 6
+
+
+async def test_callbacks_run_once_in_their_context(pair: Pair) -> None:
+    """On the loop, in a later turn, in the context they were added in or the one they were given."""
+    _, remote = await pair.target(8)
+    source = await pair.source(8)
+    variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="none")
+    seen: list[tuple[str, Any]] = []
+    variable.set("outer")
+    context = contextvars.copy_context()
+    context.run(variable.set, "given")
+    operation = pair.near.put(source, remote)
+    operation.add_done_callback(lambda done: seen.append((variable.get(), done)))
+    operation.add_done_callback(lambda done: seen.append((variable.get(), done)), context=context)
+    assert seen == []
+    variable.set("later")
+    await operation
+    operation.add_done_callback(lambda done: seen.append((variable.get(), done)))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert sorted(seen, key=lambda item: item[0]) == [
+        ("given", operation),
+        ("later", operation),
+        ("outer", operation),
+    ]
+
+
+async def test_a_stop_asked_for_is_told_as_such(pair: Pair) -> None:
+    """`cancel()` on a posted operation: TransferStoppedError, or success after all; never anything else."""
+    _, remote = await pair.target(LARGE)
+    source = await pair.source(LARGE)
+    operations = [pair.near.put(source, remote) for _ in range(6)]
+    asked = [operation.cancel() for operation in operations]
+    results = await asyncio.gather(*operations, return_exceptions=True)
+    assert any(asked)
+    assert any(isinstance(result, TransferStoppedError) for result in results)
+    assert all(result is None or isinstance(result, TransferStoppedError) for result in results)
+    assert not source.busy
+
+
+async def test_an_operation_past_its_deadline_says_so(pair: Pair) -> None:
+    """Many large puts with a tiny deadline: each ends with success or TransferTimeoutError, and settles."""
+    _, remote = await pair.target(LARGE)
+    source = await pair.source(LARGE)
+    operations = [pair.near.put(source, remote, timeout=0.001) for _ in range(20)]
+    results = await asyncio.gather(*operations, return_exceptions=True)
+    late = [result for result in results if result is not None]
+    assert late
+    for error in late:
+        assert isinstance(error, TransferTimeoutError)
+        assert isinstance(error, TimeoutError)
+        assert (error.op, error.nbytes, error.timeout) == ("put", LARGE, 0.001)
+    for operation in operations:
+        await operation.settled()
+    assert not source.busy
+    assert pair.near.statistics().in_flight == 0
+
+
+async def test_a_dropped_completion_still_transfers_and_keeps_its_memory(pair: Pair) -> None:
+    """Nobody holds the Completion, the region or the buffer: the bytes arrive all the same."""
+    region, remote = await pair.target(LARGE)
+    source = await pair.source(LARGE, 8)
+    reference = weakref.ref(source)
+    pair.near.put(source, remote, signal="landed")
+    del source
+    gc.collect()
+    assert reference() is None
+    await pair.far.wait_signal("landed")
+    assert region.view()[0] == region.view()[-1] == 8
+
+
+async def test_a_failure_that_nobody_looked_at_is_reported_once(pair: Pair) -> None:
+    """Through the loop's exception handler, when the Completion goes; not if somebody looked."""
+    _, remote = await pair.target(8)
+    source = await pair.source(8)
+    reports: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reports.append(context))
+
+    async def fails() -> None:
+        raise KeyError
+
+    for look in (False, True):
+        operation = pair.near.put(source, remote, ready=fails())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert operation.done()
+        if look:
+            assert operation.exception() is not None
+        del operation
+        gc.collect()
+    assert len(reports) == 1
+    assert "nobody looked" in reports[0]["message"]
+
+
+async def test_user_data_is_the_users(pair: Pair) -> None:
+    """A place for whatever the application wants to find again."""
+    _, remote = await pair.target(8)
+    operation = pair.near.put(await pair.source(8), remote)
+    assert operation.user_data is None
+    operation.user_data = {"request": 7}
+    await operation
+    assert operation.user_data == {"request": 7}
+    assert "put" in repr(operation)

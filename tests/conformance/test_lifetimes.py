@@ -1,0 +1,300 @@
+"""Opening, closing, loops, threads and forks."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import subprocess
+import sys
+import threading
+import warnings
+from collections.abc import Callable
+
+import pytest
+
+import hixl_aio
+from hixl_aio import (
+    Access,
+    ClosedError,
+    Engine,
+    EngineError,
+    EngineForkedError,
+    EngineOptions,
+    InvalidArgumentError,
+    OperationState,
+    TransferError,
+    UnclosedResourceWarning,
+    UnsupportedError,
+    WrongLoopError,
+)
+
+from .support import Pair, connected
+
+pytestmark = pytest.mark.asyncio
+
+
+async def test_an_engine_is_built_outside_and_opened_inside_a_loop() -> None:
+    """Before it is open every call says how to open it; after it is closed it cannot be opened again."""
+    engine = Engine("127.0.0.1:0", name="mine")
+    with pytest.raises(ClosedError, match="async with"):
+        await engine.allocate(8)
+    with pytest.raises(ClosedError):
+        _ = engine.capabilities
+    async with engine:
+        assert engine.address.startswith("127.0.0.1:")
+        assert not engine.address.endswith(":0")
+        assert len(engine.incarnation) == 32
+        assert engine.capabilities.can_stop
+        assert engine.name == "mine"
+    assert engine.closed
+    assert engine.capabilities.name == "host"
+    with pytest.raises(ClosedError):
+        await engine.allocate(8)
+    with pytest.raises(ClosedError):
+        async with engine:
+            pass
+    await engine.aclose()
+
+
+async def test_addresses_are_parsed_and_bound_once() -> None:
+    """TCP of both families and unix names work; a port that is taken, or nonsense, is a typed error."""
+    for address in ("127.0.0.1:0", "[::1]:0", f"unix:hixl-test-{os.getpid()}"):
+        async with Engine(address) as engine, Engine() as other:
+            assert (await other.connect(engine.address)).address == engine.address
+            with pytest.raises(EngineError):
+                async with Engine(engine.address):
+                    pass
+    for address in ("nonsense", "127.0.0.1:notaport", "127.0.0.1:70000"):
+        with pytest.raises(InvalidArgumentError):
+            async with Engine(address):
+                pass
+    with pytest.raises(InvalidArgumentError):
+        Engine("")
+    with pytest.raises(UnsupportedError):
+        async with Engine("0.0.0.0:0"):
+            pass
+
+
+async def test_closing_twice_and_at_the_same_time_is_one_closing(pair: Pair) -> None:
+    """Concurrent calls wait for the first, later ones return at once."""
+    await asyncio.gather(*(pair.near.aclose() for _ in range(10)))
+    assert pair.near.closed
+    await pair.near.aclose()
+
+
+async def test_closing_lets_what_is_under_way_end(pair: Pair) -> None:
+    """Operations that were started and dropped still arrive: closing drains."""
+    size = 4 << 20
+    region, remote = await pair.target(size)
+    source = await pair.source(size, 3)
+    operations = [pair.near.put(source, remote) for _ in range(10)]
+    await pair.near.aclose()
+    assert [operation.exception() for operation in operations] == [None] * 10
+    assert region.view()[-1] == 3
+    assert source.closed
+
+
+async def test_closing_without_patience_stops_what_is_under_way(pair: Pair) -> None:
+    """With no time to drain, everything ends with success or ClosedError, and nothing is left in flight."""
+    size = 32 << 20
+    _, remote = await pair.target(size)
+    source = await pair.source(size, 3)
+    operations = [pair.near.put(source, remote) for _ in range(50)]
+    tasks = [asyncio.create_task(operation.wait()) for operation in operations]
+    await asyncio.sleep(0)
+    await pair.near.aclose(drain_timeout=0)
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+    assert all(result is None or isinstance(result, ClosedError) for result in results)
+    assert any(isinstance(result, ClosedError) for result in results)
+    assert {operation.state for operation in operations} == {OperationState.SETTLED}
+    assert pair.near.statistics().in_flight == 0
+
+
+async def test_closing_under_cancellation_closes_all_the_same(pair: Pair) -> None:
+    """The cancellation arrives when everything is closed."""
+    size = 32 << 20
+    _, remote = await pair.target(size)
+    source = await pair.source(size)
+    for _ in range(50):
+        pair.near.put(source, remote)
+    closing = asyncio.create_task(pair.near.aclose(drain_timeout=None))
+    await asyncio.sleep(0)
+    for _ in range(3):
+        closing.cancel()
+        await asyncio.sleep(0)
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    assert pair.near.closed
+    assert pair.near.statistics().in_flight == 0
+
+
+async def test_use_from_another_loop_or_thread_is_refused_at_once(pair: Pair) -> None:
+    """A call that comes on the wrong loop raises WrongLoopError, and never hangs."""
+    _, remote = await pair.target(8)
+    source = await pair.source(8)
+    held = pair.near.put(source, remote, ready=asyncio.get_running_loop().create_future())
+    errors: list[BaseException] = []
+
+    async def elsewhere() -> None:
+        calls: list[Callable[[], object]] = [
+            lambda: pair.near.put(source, remote),
+            lambda: pair.near.batch([]),
+            lambda: pair.near.signal(pair.peer, "s"),
+            lambda: pair.near.fence(pair.peer),
+            held.cancel,
+            lambda: held.add_done_callback(print),
+        ]
+        for call in calls:
+            with pytest.raises(WrongLoopError) as wrong:
+                call()
+            errors.append(wrong.value)
+        for waiting in (
+            held.wait(),
+            pair.near.flush(),
+            pair.near.wait_signal("s"),
+            pair.near.aclose(),
+            source.aclose(),
+        ):
+            with pytest.raises(WrongLoopError) as wrong:
+                await waiting
+            errors.append(wrong.value)
+
+    thread = threading.Thread(target=lambda: asyncio.run(elsewhere()))
+    thread.start()
+    await asyncio.get_running_loop().run_in_executor(None, thread.join)
+    await asyncio.get_running_loop().shutdown_default_executor()
+    assert len(errors) == 11
+    assert held.cancel()
+
+
+async def test_a_call_without_a_running_loop_is_refused(pair: Pair) -> None:
+    """A plain thread has no loop, so nothing of ours works there."""
+    _, remote = await pair.target(8)
+    source = await pair.source(8)
+    errors: list[BaseException] = []
+
+    def call() -> None:
+        try:
+            pair.near.put(source, remote)
+        except WrongLoopError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    thread.join()
+    assert errors
+    assert errors[0].current == "none"  # type: ignore[attr-defined]
+
+
+async def test_a_forked_child_is_told_so_and_the_parent_goes_on(pair: Pair) -> None:
+    """In the child every call raises EngineForkedError; the parent's operations complete."""
+    size = 8 << 20
+    region, remote = await pair.target(size)
+    source = await pair.source(size, 5)
+    operation = pair.near.put(source, remote)
+    child = os.fork()
+    if child == 0:
+        refused = 0
+        for call in (
+            lambda: pair.near.put(source, remote),
+            lambda: pair.near.signal(pair.peer, "s"),
+            lambda: pair.near.fence(pair.peer),
+            lambda: pair.near.flush().send(None),
+            lambda: pair.near.aclose().send(None),
+            lambda: operation.wait().send(None) if not operation.done() else pair.near.batch([]),
+        ):
+            try:
+                call()
+            except EngineForkedError:
+                refused += 1
+        os._exit(refused)
+    _, status = os.waitpid(child, 0)  # noqa: ASYNC222  (it ends at once, and the loop's own watcher must not see it)
+    assert os.waitstatus_to_exitcode(status) == 6
+    await operation
+    assert region.view()[-1] == 5
+    await pair.near.put(source, remote, signal="after")
+    await pair.far.wait_signal("after")
+
+
+async def test_a_subprocess_inherits_nothing(pair: Pair) -> None:
+    """Descriptors are closed on exec."""
+    process = await asyncio.create_subprocess_exec(
+        "ls", "-l", "/proc/self/fd", stdout=subprocess.PIPE, close_fds=False
+    )
+    out, _ = await process.communicate()
+    assert process.returncode == 0
+    for kind in (b"memfd", b"eventfd", b"pidfd"):
+        assert kind not in out
+
+
+async def test_dropping_an_open_engine_only_warns(link: str) -> None:
+    """The warning names the engine; what it started still ends, and nothing crashes."""
+    del link
+    engine = Engine(name="dropped")
+    await engine.__aenter__()
+    runtime = engine._runtime
+    region = await engine.allocate(8, label="x", access=Access.WRITE)
+    with pytest.warns(UnclosedResourceWarning, match="dropped"):  # noqa: PT031
+        del engine
+        gc.collect()
+    assert not region.closed
+    await runtime.close(1.0)
+
+
+async def test_two_runs_in_a_row_work() -> None:
+    """An engine for each loop: the second loop knows nothing of the first."""
+
+    def run_twice() -> None:
+        async def main() -> None:
+            async with connected(EngineOptions()) as pair:
+                _, remote = await pair.target(8)
+                await pair.near.put(await pair.source(8), remote)
+
+        for _ in range(2):
+            hixl_aio.run(main())
+            asyncio.run(main())
+
+    thread = threading.Thread(target=run_twice)
+    thread.start()
+    await asyncio.get_running_loop().run_in_executor(None, thread.join)
+    await asyncio.get_running_loop().shutdown_default_executor()
+
+
+async def test_a_loop_that_ends_with_operations_under_way_is_silent() -> None:
+    """The engine is never closed, its loop is: no error, no hang; the only word is the warning."""
+    code = """
+import asyncio, sys, hixl_aio
+async def main():
+    a, b = hixl_aio.Engine(), hixl_aio.Engine()
+    await a.__aenter__(); await b.__aenter__()
+    region = await b.allocate(64 << 20, label="x", access=hixl_aio.Access.WRITE)
+    peer = await a.connect(b.address)
+    source = await a.allocate(64 << 20)
+    for _ in range(20):
+        a.put(source, peer.region("x"))
+    if "--exit" in sys.argv:
+        sys.exit(3)
+asyncio.run(main())
+print("done")
+"""
+    for arguments, status, output in (([], 0, "done\n"), (["--exit"], 3, "")):
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", code, *arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        out, err = await asyncio.wait_for(process.communicate(), 20)
+        assert (process.returncode, out.decode()) == (status, output), err.decode()
+        assert b"Traceback" not in err
+    await asyncio.sleep(0)
+
+
+async def test_errors_in_the_body_do_not_keep_the_engine_open() -> None:
+    """`async with` closes whatever leaves it."""
+    with pytest.raises(TransferError):
+        async with Engine() as engine:
+            raise TransferError
+    assert engine.closed
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        del engine
+        gc.collect()

@@ -1,0 +1,271 @@
+"""Regions, views and buffers: what is refused, what stays alive, what `busy` means."""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import gc
+from typing import Any
+
+import numpy
+import pytest
+
+from hixl_aio import (
+    Access,
+    AccessDeniedError,
+    ClosedError,
+    Engine,
+    EngineOptions,
+    HixlAioError,
+    InvalidArgumentError,
+    MemoryKind,
+    NotContiguousError,
+    RegionBusyError,
+)
+
+from .support import Pair, connected
+
+pytestmark = pytest.mark.asyncio
+
+
+@pytest.mark.parametrize(
+    "buffer",
+    [
+        bytearray(24),
+        memoryview(bytearray(32))[8:],
+        array.array("d", [0.0] * 3),
+        numpy.zeros(3),
+        numpy.zeros((2, 3), dtype=numpy.int32, order="F"),
+        numpy.zeros(3, dtype="datetime64[s]"),
+        numpy.zeros((1, 3)).T,
+    ],
+    ids=lambda buffer: f"{type(buffer).__name__}-{getattr(buffer, 'dtype', '')}",
+)
+async def test_contiguous_buffers_of_any_type_take_part(pair: Pair, buffer: Any) -> None:
+    """Bytes, arrays, NumPy in any order and dtype: the same 24 bytes are written and read."""
+    if pair.link == "shm":
+        region, remote = await pair.target(24)
+        source = await pair.near.register(buffer)
+        source.view()[:] = bytes(range(24))
+        await pair.near.put(source, remote)
+        assert bytes(region.view()) == bytes(range(24))
+        return
+    region = await pair.far.register(buffer, label="b", access=Access.READ_WRITE)
+    await pair.peer.refresh()
+    assert (region.nbytes, region.kind) == (24, MemoryKind.HOST)
+    source = await pair.near.register(bytes(range(24)))
+    await pair.near.put(source, pair.peer.region("b"))
+    assert bytes(region.view()) == bytes(range(24))
+    assert numpy.asarray(buffer).tobytes(order="A") == bytes(range(24))
+
+
+async def test_buffers_that_cannot_take_part_are_refused(one: Engine) -> None:
+    """Not contiguous, empty, no buffer, objects: a typed error before anything is registered."""
+    matrix = numpy.arange(16).reshape(4, 4)
+    with_gaps: list[Any] = [matrix[:, ::2], matrix[::2], memoryview(bytearray(8))[::2], matrix[::-1]]
+    for bad in with_gaps:
+        with pytest.raises(NotContiguousError) as refused:
+            await one.register(bad)
+        assert refused.value.strides
+    no_bytes: list[Any] = [
+        b"",
+        bytearray(),
+        numpy.zeros(0),
+        "text",
+        3,
+        None,
+        object(),
+        numpy.array([object()]),
+    ]
+    for bad in no_bytes:
+        with pytest.raises(InvalidArgumentError):
+            await one.register(bad)
+    for nbytes in (0, -1, 1.5, True, 2**63):
+        with pytest.raises(HixlAioError):
+            await one.allocate(nbytes)  # type: ignore[arg-type]
+    for label in ("", "x" * 256, 3):
+        with pytest.raises(InvalidArgumentError):
+            await one.allocate(8, label=label)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgumentError):
+        await one.allocate(8, access=7)  # type: ignore[arg-type]
+    assert one.statistics().regions == 0
+
+
+async def test_read_only_memory_is_a_source_and_no_destination(pair: Pair) -> None:
+    """`bytes` may be put and exported for reading; not exported for writing, not be the end of a get."""
+    _, remote = await pair.target(4)
+    readonly = await pair.near.register(b"abcd", label="r", access=Access.READ)
+    assert readonly.readonly
+    await pair.near.put(readonly, remote)
+    with pytest.raises(AccessDeniedError):
+        pair.near.get(remote, readonly)
+    with pytest.raises(TypeError):
+        readonly.view()[0] = 1
+    for access in (Access.WRITE, Access.READ_WRITE):
+        with pytest.raises(AccessDeniedError):
+            await pair.near.register(b"abcd", access=access)
+
+
+async def test_a_registered_buffer_cannot_be_resized(one: Engine) -> None:
+    """It is pinned until the region is closed and its views are gone."""
+    buffer = bytearray(8)
+    region = await one.register(buffer)
+    with pytest.raises(BufferError):
+        buffer.append(1)
+    view = region.view()
+    await region.aclose()
+    with pytest.raises(BufferError):
+        buffer.append(1)
+    view.release()
+    del view
+    gc.collect()
+    buffer.append(1)
+
+
+async def test_slices_never_clamp(one: Engine) -> None:
+    """Out of range, negative, backwards or stepped slices raise, on regions, views and their remote kin."""
+    region = await one.allocate(16, label="x", access=Access.READ)
+    remote = region.describe()
+    for end in (region, region[0:16], remote, remote[0:16]):
+        assert end[4:8].nbytes == 4
+        assert end[:].nbytes == 16
+        assert end[16:].nbytes == 0
+        for bad in (
+            slice(0, 17),
+            slice(-1, 4),
+            slice(4, 2),
+            slice(0, 8, 2),
+            slice(17, 17),
+            slice(0, -1),
+            slice("a", "b"),
+        ):
+            with pytest.raises(InvalidArgumentError):
+                end[bad]
+        with pytest.raises(InvalidArgumentError):
+            end[3]  # type: ignore[index]
+    with pytest.raises(InvalidArgumentError):
+        region[4:8][0:5]
+
+
+async def test_lengths_ends_and_owners_must_match(pair: Pair) -> None:
+    """Source and destination of one length, in the right order, of the right engine."""
+    _, remote = await pair.target(8)
+    source = await pair.source(8)
+    foreign = await pair.far.register(bytearray(8))
+    with pytest.raises(InvalidArgumentError, match="length"):
+        pair.near.put(source, remote[0:4])
+    with pytest.raises(InvalidArgumentError, match="length"):
+        pair.near.get(remote[0:4], source)
+    with pytest.raises(InvalidArgumentError, match="run with the data"):
+        pair.near.put(remote, source)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgumentError):
+        pair.near.put(foreign, remote)
+    with pytest.raises(InvalidArgumentError):
+        pair.near.put(source, remote, timeout=-1)
+    with pytest.raises(InvalidArgumentError):
+        pair.near.put(source, remote, payload=b"without a signal")
+    with pytest.raises(InvalidArgumentError):
+        pair.near.put(source, remote, delivery="remote")  # type: ignore[arg-type]
+    assert not source.busy
+
+
+async def test_views_outlive_their_region_and_engine() -> None:
+    """Memory stays mapped while anybody looks at it, whatever was closed."""
+    async with Engine() as engine:
+        region = await engine.allocate(1 << 20)
+        view = region.view()
+        matrix = numpy.frombuffer(region.view(), dtype=numpy.int32)
+        matrix[:] = 7
+        await region.aclose()
+        assert view[0] == 7
+        with pytest.raises(ClosedError):
+            region.view()
+    del engine, region
+    gc.collect()
+    assert view[0] == 7
+    view[4] = 9
+    assert matrix[1] == 9
+
+
+async def test_dlpack_goes_through_numpy(one: Engine) -> None:
+    """Without a copy, as bytes, on the CPU."""
+    region = await one.allocate(8)
+    matrix = numpy.from_dlpack(region)
+    region.view()[:] = bytes(range(8))
+    assert matrix.tobytes() == bytes(range(8))
+    assert region.__dlpack_device__() == (1, 0)
+
+
+async def test_closing_a_region_waits_for_operations_of_ours(pair: Pair) -> None:
+    """While an operation holds it the region is busy; when it is closed, nothing can touch the memory."""
+    size = 16 << 20
+    _, remote = await pair.target(size)
+    source = await pair.source(size)
+    operations = [pair.near.put(source, remote) for _ in range(10)]
+    assert source.busy
+    first, second = asyncio.create_task(source.aclose()), asyncio.create_task(source.aclose())
+    await asyncio.sleep(0)
+    with pytest.raises(ClosedError):
+        pair.near.put(source, remote)
+    await asyncio.gather(first, second)
+    assert all(operation.done() for operation in operations)
+    assert source.closed
+    await source.aclose()
+
+
+async def test_a_region_that_stays_busy_says_so(link: str) -> None:
+    """Past the drain timeout closing raises; the region stays revoked, and closes once it is free."""
+    async with connected(EngineOptions(links=(link,), drain_timeout=0.01), link) as pair:
+        _, remote = await pair.target(8)
+        source = await pair.source(8)
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        operation = pair.near.put(source, remote, ready=future)
+        with pytest.raises(RegionBusyError) as busy:
+            await source.aclose()
+        assert busy.value.pins == 1
+        with pytest.raises(ClosedError):
+            pair.near.put(source, remote)
+        future.set_result(None)
+        await operation
+        await source.aclose()
+        assert pair.near.statistics().regions == 0
+
+
+async def test_closing_a_region_under_cancellation_closes_it(pair: Pair) -> None:
+    """The cancellation is raised when the region is closed."""
+    size = 8 << 20
+    _, remote = await pair.target(size)
+    source = await pair.source(size)
+    operations = [pair.near.put(source, remote) for _ in range(10)]
+    task = asyncio.create_task(source.aclose())
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert source.closed
+    assert all(operation.done() for operation in operations)
+    assert pair.near.statistics().regions == 0
+
+
+async def test_cancelled_making_of_regions_leaves_none(one: Engine) -> None:
+    """Whenever the cancellation comes, the region is made or it is given back."""
+    buffers = [bytearray(8) for _ in range(10)]
+    made = []
+    for turns, buffer in enumerate(buffers):
+        for start in (one.allocate(8), one.register(buffer)):
+            task = asyncio.create_task(start)
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            task.cancel()
+            result = (await asyncio.gather(task, return_exceptions=True))[0]
+            if not isinstance(result, BaseException):
+                made.append(result)
+    del task, result  # a traceback holds the frames that it names
+    for region in made:
+        await region.aclose()
+    async with asyncio.timeout(5):
+        # The answers to what was cancelled have nobody who waits for them.
+        while len(one._runtime.requests) or one.statistics().native["regions"]:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+    for buffer in buffers:
+        buffer.append(1)

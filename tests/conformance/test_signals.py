@@ -1,0 +1,178 @@
+"""Signals reach exactly one waiter each, in order, and are never lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from hixl_aio import (
+    ClosedError,
+    EngineOptions,
+    InvalidArgumentError,
+    PeerLostError,
+    Signal,
+    SignalQueueFullError,
+)
+
+from .support import LINKS, Pair, connected
+
+pytestmark = pytest.mark.asyncio
+
+
+async def turns(count: int = 3) -> None:
+    """Let others come to their next wait."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def test_signals_of_one_name_come_in_the_order_they_were_sent(pair: Pair) -> None:
+    """FIFO per name and peer, with sequence numbers that have no gap."""
+    for number in range(100):
+        await pair.near.signal(pair.peer, f"n{number % 2}", str(number).encode())
+    even = [await pair.far.wait_signal("n0") for _ in range(50)]
+    odd = [await pair.far.wait_signal("n1", peer=pair.back) for _ in range(50)]
+    assert [int(signal.payload) for signal in even] == list(range(0, 100, 2))
+    assert [int(signal.payload) for signal in odd] == list(range(1, 100, 2))
+    sequences = sorted(signal.sequence for signal in even + odd)
+    assert sequences == list(range(sequences[0], sequences[0] + 100))
+
+
+async def test_signals_travel_both_ways(pair: Pair) -> None:
+    """A connection is symmetric."""
+    await pair.far.signal(pair.back, "hello", b"from afar")
+    signal = await pair.near.wait_signal("hello", peer=pair.peer)
+    assert (signal.payload, signal.peer) == (b"from afar", pair.peer)
+
+
+async def test_each_signal_goes_to_exactly_one_waiter(pair: Pair) -> None:
+    """Ten waiters and ten signals: everybody gets a different one."""
+    waiters = [asyncio.create_task(pair.far.wait_signal("one")) for _ in range(10)]
+    await turns()
+    for number in range(10):
+        await pair.near.signal(pair.peer, "one", bytes([number]))
+    got = await asyncio.gather(*waiters)
+    assert sorted(signal.payload[0] for signal in got) == list(range(10))
+
+
+async def test_a_cancelled_waiter_puts_its_signal_back_to_the_front(pair: Pair) -> None:
+    """Whether a cancelled waiter already held a signal or not, the next one gets the first signal."""
+    for cancel_late in (False, True):
+        waiter = asyncio.create_task(pair.far.wait_signal("s"))
+        await turns()
+        if not cancel_late:
+            waiter.cancel()
+        for payload in (b"1", b"2"):
+            await pair.near.signal(pair.peer, "s", payload)
+        if cancel_late:
+            pair.far._runtime.on_readable()  # the signal is in the waiter's hand, and it has not run yet
+            waiter.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiter
+        assert [(await pair.far.wait_signal("s")).payload for _ in range(2)] == [b"1", b"2"]
+
+
+async def test_the_stream_gives_signals_that_nobody_waits_for(pair: Pair) -> None:
+    """`signals()` leaves alone what is waited for by name."""
+    waiter = asyncio.create_task(pair.far.wait_signal("named"))
+    await turns()
+    for name in ("a", "named", "b", "a"):
+        await pair.near.signal(pair.peer, name)
+    stream = pair.far.signals()
+    assert [(await anext(stream)).name for _ in range(3)] == ["a", "b", "a"]
+    assert (await waiter).name == "named"
+
+
+async def test_sizes_are_checked_at_the_call(pair: Pair) -> None:
+    """1024 bytes of name and of payload are fine, one more is refused, and so is an empty name."""
+    await pair.near.signal(pair.peer, "n" * 1024, b"p" * 1024)
+    signal = await pair.far.wait_signal("n" * 1024)
+    assert signal.payload == b"p" * 1024
+    for name, payload in (("n" * 1025, b""), ("n", b"p" * 1025), ("", b""), ("\N{SNOWMAN}" * 342, b"")):
+        with pytest.raises(InvalidArgumentError):
+            pair.near.signal(pair.peer, name, payload)
+
+
+async def test_a_signal_after_an_operation_follows_its_fate(pair: Pair) -> None:
+    """`after=` sends the signal once the operation has completed."""
+    region, remote = await pair.target(200_000)
+    source = await pair.source(200_000, 1)
+    put = pair.near.put(source, remote)
+    await pair.near.signal(pair.peer, "after", b"x", after=put)
+    assert put.done()
+    signal = await pair.far.wait_signal("after")
+    assert signal.error is None
+    assert bytes(region.view()) == b"\x01" * 200_000
+    await pair.near.signal(pair.peer, "after", after=put)
+    assert (await pair.far.wait_signal("after")).error is None
+
+
+@pytest.mark.parametrize("link", LINKS, indirect=True)
+async def test_a_full_queue_is_an_error_at_the_sender(link: str) -> None:
+    """With no place left at the peer, signals raise at the call, nothing moves, and taking one makes room."""
+    async with connected(EngineOptions(links=(link,), signal_capacity=4), link) as pair:
+        region, remote = await pair.target(8)
+        source = await pair.source(8, 9)
+        for number in range(4):
+            await pair.near.signal(pair.peer, "s", bytes([number]))
+        with pytest.raises(SignalQueueFullError) as full:
+            pair.near.signal(pair.peer, "s")
+        assert full.value.retryable
+        with pytest.raises(SignalQueueFullError):
+            pair.near.put(source, remote, signal="s")
+        assert bytes(region.view()) == bytes(8)
+        # Drained is not taken: the application decides.
+        pair.far._runtime.on_readable()
+        with pytest.raises(SignalQueueFullError):
+            pair.near.signal(pair.peer, "s")
+        assert (await pair.far.wait_signal("s")).payload == b"\x00"
+        await asyncio.wait_for(_send_when_there_is_room(pair), 5)
+        assert [(await pair.far.wait_signal("s")).payload for _ in range(4)] == [
+            b"\x01",
+            b"\x02",
+            b"\x03",
+            b"new",
+        ]
+
+
+async def _send_when_there_is_room(pair: Pair) -> None:
+    while True:
+        try:
+            await pair.near.signal(pair.peer, "s", b"new")
+        except SignalQueueFullError:
+            await asyncio.sleep(0)
+        else:
+            return
+
+
+async def test_waiting_for_a_peer_ends_when_it_goes(pair: Pair) -> None:
+    """What a peer has sent is still delivered; then waiting for it alone raises, for anybody goes on."""
+    await pair.near.signal(pair.peer, "s", b"last words")
+    anybody = asyncio.create_task(pair.far.wait_signal("other"))
+    waiting = asyncio.create_task(pair.far.wait_signal("t", peer=pair.back))
+    await turns()
+    await pair.near.aclose()
+    with pytest.raises(PeerLostError):
+        await waiting
+    assert (await pair.far.wait_signal("s", peer=pair.back)).payload == b"last words"
+    with pytest.raises(PeerLostError):
+        await pair.far.wait_signal("s", peer=pair.back)
+    assert not anybody.done()
+    anybody.cancel()
+
+
+async def _first(stream: AsyncIterator[Signal]) -> Signal:
+    return await anext(stream)
+
+
+async def test_closing_wakes_all_who_wait(pair: Pair) -> None:
+    """A hundred waiters of every kind hear ClosedError at once."""
+    waiters = [asyncio.create_task(pair.far.wait_signal("s")) for _ in range(50)]
+    waiters += [asyncio.create_task(pair.far.wait_signal("s", peer=pair.back)) for _ in range(50)]
+    stream = asyncio.create_task(_first(pair.far.signals()))
+    accepting = asyncio.create_task(pair.far.accept())
+    await turns()
+    await pair.far.aclose()
+    for result in await asyncio.gather(*waiters, stream, accepting, return_exceptions=True):
+        assert isinstance(result, ClosedError)
