@@ -13,6 +13,12 @@
 
 namespace hixl_aio {
 
+#ifdef HIXL_AIO_TEST_PUSH_GAP
+// Only one test program has this: it stops a producer where it may be preempted at any time, between taking a place and
+// publishing it.
+void push_gap() noexcept;
+#endif
+
 template <typename T>
 class SubmissionRing {
   static_assert(std::is_trivially_copyable_v<T>, "a cell is copied in and out while its neighbours are in use");
@@ -41,6 +47,9 @@ class SubmissionRing {
       if (lead == 0) {
         // Relaxed: only decides which producer owns the cell. The value is published by the sequence below.
         if (tail_.compare_exchange_weak(position, position + 1, std::memory_order_relaxed)) {
+#ifdef HIXL_AIO_TEST_PUSH_GAP
+          push_gap();
+#endif
           cell.value = value;
           // Release: the value (and everything the producer did before) is visible to whoever acquires this sequence.
           cell.sequence.store(position + 1, std::memory_order_release);

@@ -158,6 +158,22 @@ TEST("peer_down comes after every completion and every signal of that peer, howe
   CHECK_EQ(fixture.sink.log.back(), "e2");
 }
 
+TEST("the last words of a peer come before its peer_down, even when they exceed the limit") {
+  Fixture fixture;
+  for (int count = 0; count < 20; ++count) {
+    fixture.transport->arrive(count % 2 == 0 ? 1 : 2, "word");
+  }
+  fixture.engine->raise(event_of(EventKind::peer_down, 1));
+  CHECK(!fixture.engine->drain(fixture.sink, 4) || test::readable(fixture.engine->fd()));
+  REQUIRE(fixture.sink.events.size() == 1);
+  int words = 0;
+  for (const SignalRecord& record : fixture.sink.signals) {
+    words += record.peer == 1 ? 1 : 0;
+  }
+  CHECK_EQ(words, 10);
+  fixture.run_until([&] { return fixture.sink.signals.size() == 20; });
+}
+
 TEST("peer_down comes in the same call as the peer's last record, if the limit allows") {
   Fixture fixture(Mode::hold);
   fixture.submit_many(10);

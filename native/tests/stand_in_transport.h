@@ -87,7 +87,6 @@ class StandInTransport final : public Transport {
   std::atomic<std::uint64_t> progressed{0};
   std::atomic<std::uint64_t> posted_after_shutdown{0};
   std::atomic<int> shutdowns{0};
-  std::atomic<int> stops_seen{0};
   TransportHost* host = nullptr;
 
   ~StandInTransport() override { workers.clear(); }
@@ -141,9 +140,15 @@ class StandInTransport final : public Transport {
     return start_answer;
   }
   void shutdown() noexcept override {
-    if (shutdowns.fetch_add(1) == 0 && host != nullptr) {
-      complete_held(Status::stopped);
+    ending_.store(true);
+    // Asks the progress thread to end what is held, as a transport may whose links are its own.
+    if (shutdowns.load() == 0 && host != nullptr && held() > 0) {
+      host->wake_progress();
+      if (!eventually([&] { return held() == 0; })) {
+        fail(__FILE__, __LINE__, "the progress thread did not end what was posted");
+      }
     }
+    shutdowns.fetch_add(1);
   }
   void abandon_after_fork() noexcept override {}
   void connect(Token, const std::string&, double) override {}
@@ -202,23 +207,16 @@ class StandInTransport final : public Transport {
     if (mode != Mode::hold) {
       return false;
     }
-    // Honours a request to stop.
-    std::vector<Op*> stopped;
-    {
-      const std::lock_guard lock(mutex_);
-      std::erase_if(held_, [&](Op* op) {
-        const bool stop = op->stop_requested.load(std::memory_order_relaxed);
-        if (stop) {
-          stopped.push_back(op);
-        }
-        return stop;
-      });
-    }
-    for (Op* op : stopped) {
-      stops_seen.fetch_add(1);
-      host->complete(*op, Status::stopped, true);
-    }
-    return !stopped.empty();
+    // Honours requests to stop. Completes under the lock, so that held() is 0 only when all have been completed.
+    const std::lock_guard lock(mutex_);
+    const std::size_t stopped = std::erase_if(held_, [&](Op* op) {
+      const bool stop = ending_.load() || op->stop_requested.load(std::memory_order_relaxed);
+      if (stop) {
+        host->complete(*op, Status::stopped, true);
+      }
+      return stop;
+    });
+    return stopped > 0;
   }
 
   Status reserve_signal(PeerId) noexcept override { return Status::ok; }
@@ -252,6 +250,7 @@ class StandInTransport final : public Transport {
 
  private:
   Capabilities capabilities_;
+  std::atomic<bool> ending_{false};
   std::mutex mutex_;
   std::vector<Op*> held_;
   std::deque<SignalRecord> signals_;
