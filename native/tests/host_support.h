@@ -19,6 +19,12 @@
 
 namespace hixl_aio::test {
 
+#if defined(__SANITIZE_THREAD__)
+inline constexpr bool thread_sanitized = true;
+#else
+inline constexpr bool thread_sanitized = false;
+#endif
+
 inline host::UniqueFd event_fd() { return host::UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)); }
 inline host::UniqueFd copy_of(int fd) { return host::UniqueFd(::fcntl(fd, F_DUPFD_CLOEXEC, 0)); }
 

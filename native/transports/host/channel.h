@@ -96,11 +96,11 @@ class Channel {
   [[nodiscard]] CoopSlot& coop_slot(std::uint64_t counter) const noexcept { return coop_slots_[counter % kCoopSlots]; }
   [[nodiscard]] int fd() const noexcept { return fd_.get(); }
 
-  // Initiator side; see the head of this file.
+  // Initiator side; see the head of this file. Generation 0 names no region: it would match a closed one.
   [[nodiscard]] bool pin(std::uint32_t region, std::uint32_t generation) noexcept {
     RegionEntry& e = entries_[region];
     e.pins.fetch_add(1, std::memory_order_seq_cst);
-    if (e.generation.load(std::memory_order_seq_cst) == generation) {
+    if (e.generation.load(std::memory_order_seq_cst) == generation && generation != 0) {
       return true;
     }
     e.pins.fetch_sub(1, std::memory_order_seq_cst);

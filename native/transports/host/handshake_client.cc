@@ -220,7 +220,7 @@ void Handshakes::on_answer(Outgoing& attempt, Frame& frame) {
   Reader reader(frame.bytes);
   if (reader.take<std::uint8_t>() == static_cast<std::uint8_t>(FrameType::refuse)) {
     const auto refusal = static_cast<Refusal>(reader.take<std::uint8_t>());
-    const auto status = static_cast<Status>(reader.take<std::int32_t>());
+    const Status status = status_from_wire(reader.take<std::int32_t>());
     const std::string text = reader.text(kMaxText);
     if (!reader.finished() || ok(status)) {
       fail(attempt, Status::handshake_refused, attempt.address.text() + " sent a malformed refusal");

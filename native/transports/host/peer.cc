@@ -46,7 +46,7 @@ Status Peer::look_up(const Run& run, const RemoteRegion*& region) noexcept {
     return Status::stale_region;
   }
   const RemoteRegion& found = directory_[run.region];
-  if (found.generation != run.generation ||
+  if (found.generation == 0 || found.generation != run.generation ||
       out_->entry(run.region).generation.load(std::memory_order_acquire) != run.generation) {
     return Status::stale_region;
   }
@@ -365,7 +365,7 @@ bool Peer::drain(SignalSink& sink, std::size_t& budget, bool& malformed) {
     }
     receive_record_.peer = alias.load(std::memory_order_relaxed);
     receive_record_.sequence = record.sequence;
-    receive_record_.status = static_cast<Status>(record.status);
+    receive_record_.status = status_from_wire(record.status);
     receive_record_.name.resize(record.name_nbytes);
     receive_record_.payload.resize(record.payload_nbytes);
     ring_read(in_->signal_bytes(), size, receive_tail_ + sizeof(record), receive_record_.name.data(),

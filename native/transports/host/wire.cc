@@ -25,6 +25,42 @@ std::string hex(const Incarnation& incarnation) {
   return out;
 }
 
+Status status_from_wire(std::int32_t value) noexcept {
+  const auto status = static_cast<Status>(value);
+  switch (status) {  // complete, so that the compiler asks about a new one
+    case Status::ok:
+    case Status::stopped:
+    case Status::failed:
+    case Status::lost:
+    case Status::peer_lost:
+    case Status::peer_closed:
+    case Status::not_connected:
+    case Status::stale_region:
+    case Status::access_denied:
+    case Status::out_of_bounds:
+    case Status::no_link:
+    case Status::queue_full:
+    case Status::signal_queue_full:
+    case Status::invalid_argument:
+    case Status::unsupported:
+    case Status::closed:
+    case Status::resource_exhausted:
+    case Status::timed_out:
+    case Status::handshake_refused:
+    case Status::permission_denied:
+    case Status::address_in_use:
+    case Status::connect_failed:
+    case Status::not_registered:
+    case Status::region_busy:
+    case Status::internal:
+    case Status::authentication_failed:
+      return status;
+    case Status::would_block:
+      break;
+  }
+  return Status::failed;
+}
+
 Writer& Writer::append(const void* data, std::size_t nbytes) {
   const std::size_t at = bytes_.size();
   bytes_.resize(at + nbytes);

@@ -32,6 +32,9 @@ inline constexpr std::size_t kMaxFds = 8;
 using Incarnation = std::array<std::uint8_t, 16>;
 [[nodiscard]] std::string hex(const Incarnation& incarnation);
 
+// A status that another process wrote: `failed` for what is none, or none that can be an outcome.
+[[nodiscard]] Status status_from_wire(std::int32_t value) noexcept;
+
 enum class FrameType : std::uint8_t {
   hello = 1,
   welcome = 2,
