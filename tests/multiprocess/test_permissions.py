@@ -8,7 +8,7 @@ import platform
 
 import pytest
 
-from hixl_aio import Access, Engine
+from hixl_aio import Access, Engine, EngineOptions
 
 from .harness import child
 
@@ -41,3 +41,14 @@ async def test_another_user_is_refused() -> None:
         assert "uid 0" in heard["text"]
         async with Engine() as friend, asyncio.timeout(2):
             await friend.connect(engine.address)
+
+
+@pytest.mark.asyncio
+async def test_the_order_of_the_links_is_the_order_of_preference() -> None:
+    """Naming cooperative before cma chooses it, and the route says that this was asked for."""
+    options = EngineOptions(links=("cooperative", "cma"))
+    async with Engine() as owner, Engine(options=options) as engine:
+        peer = await engine.connect(owner.address)
+        assert [(link.name, link.reason) for link in peer.route] == [
+            ("cooperative", "the peer's native thread copies, as the order of the links says")
+        ]

@@ -18,6 +18,23 @@ constexpr std::size_t kMaxIncoming = 1024;
 
 std::string os_error(const std::string& what) { return what + ": " + std::strerror(errno); }
 
+std::string reason_for(LinkKind link, const std::string& cma_refusal) {
+  switch (link) {
+    case LinkKind::inproc:
+      return "both engines live in this process";
+    case LinkKind::shm:
+      return "memory of allocate() is passed as a file descriptor";
+    case LinkKind::cma:
+      return "process_vm copied 24 bytes to and from the peer";
+    case LinkKind::cooperative:
+      return "the peer's native thread copies" +
+             (cma_refusal.empty() ? ", as the order of the links says" : "; cma: " + cma_refusal);
+    case LinkKind::none:
+      break;
+  }
+  return {};
+}
+
 }  // namespace
 
 // ---- shared
@@ -41,34 +58,31 @@ Status Handshakes::send_introduction(int socket, FrameType type, Channel& channe
   return send_frame(socket, bytes, fds) == SocketResult::done ? Status::ok : Status::connect_failed;
 }
 
+// The first allowed link that reaches the memory, for each of the two kinds of memory.
 Route Handshakes::choose_route(const Hello& hello, std::int64_t pid, bool same_process) const {
-  const LinkMask& allowed = state_.config.links;
   Route route;
-  if (same_process && allowed.has(LinkKind::inproc)) {
-    route.shared = route.host = LinkKind::inproc;
-    route.links.push_back({"inproc", "both engines live in this process"});
-    return route;
+  std::string cma_refusal = "not among the allowed links";
+  bool cma_works = false;
+  if (state_.config.links.has(LinkKind::cma)) {
+    cma_refusal = cma_probe(pid, hello.probe_address, hello.probe_value);
+    cma_works = cma_refusal.empty();
   }
-  std::string refusal = "not among the allowed links";
-  if (allowed.has(LinkKind::cma)) {
-    refusal = cma_probe(pid, hello.probe_address, hello.probe_value);
-    if (refusal.empty()) {
-      route.host = LinkKind::cma;
+  for (const LinkKind link : state_.config.links) {
+    const bool reaches = link == LinkKind::inproc ? same_process : link == LinkKind::cma ? cma_works : true;
+    if (reaches && route.shared == LinkKind::none) {
+      route.shared = link;
+    }
+    if (reaches && route.host == LinkKind::none && link != LinkKind::shm) {
+      route.host = link;
     }
   }
-  if (route.host == LinkKind::none && allowed.has(LinkKind::cooperative)) {
-    route.host = LinkKind::cooperative;
+  for (const LinkKind link : {route.shared, route.host}) {
+    if (link != LinkKind::none && (route.links.empty() || link != route.shared)) {
+      route.links.push_back({std::string(link_name(link)), reason_for(link, cma_refusal)});
+    }
   }
-  route.shared = allowed.has(LinkKind::shm) ? LinkKind::shm : route.host;
-  if (route.shared == LinkKind::shm) {
-    route.links.push_back({"shm", "memory of allocate() is passed as a file descriptor"});
-  }
-  if (route.host == LinkKind::cma) {
-    route.links.push_back({"cma", "process_vm copied 24 bytes to and from the peer"});
-  } else if (route.host == LinkKind::cooperative) {
-    route.links.push_back({"cooperative", "the peer's native thread copies; cma: " + refusal});
-  } else if (route.shared == LinkKind::shm) {
-    route.links.back().reason += "; other memory is out of reach: cma: " + refusal;
+  if (route.host == LinkKind::none && !route.links.empty()) {
+    route.links.back().reason += "; memory that allocate() did not make is out of reach (cma: " + cma_refusal + ")";
   }
   return route;
 }

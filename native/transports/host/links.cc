@@ -58,12 +58,10 @@ LinkKind parse_link(std::string_view name) noexcept {
   return LinkKind::none;
 }
 
-std::string LinkMask::text() const {
+std::string LinkOrder::text() const {
   std::string out;
-  for (const LinkKind kind : {LinkKind::inproc, LinkKind::shm, LinkKind::cma, LinkKind::cooperative}) {
-    if (has(kind)) {
-      out += (out.empty() ? "" : ", ") + std::string(link_name(kind));
-    }
+  for (const LinkKind kind : *this) {
+    out += (out.empty() ? "" : ", ") + std::string(link_name(kind));
   }
   return out;
 }

@@ -3,6 +3,8 @@
 
 #include <sys/uio.h>
 
+#include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -20,11 +22,23 @@ enum class LinkKind : std::uint8_t { none = 0, inproc = 1, shm = 2, cma = 3, coo
 [[nodiscard]] std::string_view link_name(LinkKind kind) noexcept;
 [[nodiscard]] LinkKind parse_link(std::string_view name) noexcept;
 
-struct LinkMask {
-  std::uint32_t bits = 0;
-  [[nodiscard]] bool has(LinkKind kind) const noexcept { return (bits & (1U << static_cast<unsigned>(kind))) != 0; }
-  void add(LinkKind kind) noexcept { bits |= 1U << static_cast<unsigned>(kind); }
+// The links that may be used, in order of preference.
+class LinkOrder {
+ public:
+  [[nodiscard]] bool has(LinkKind kind) const noexcept { return std::find(begin(), end(), kind) != end(); }
+  // What is there already stays in its place.
+  void add(LinkKind kind) noexcept {
+    if (!has(kind)) {
+      kinds_[count_++] = kind;
+    }
+  }
+  [[nodiscard]] const LinkKind* begin() const noexcept { return kinds_.data(); }
+  [[nodiscard]] const LinkKind* end() const noexcept { return kinds_.data() + count_; }
   [[nodiscard]] std::string text() const;
+
+ private:
+  std::array<LinkKind, 4> kinds_{};
+  std::size_t count_ = 0;
 };
 
 // Copies all of `local` to or from the process `pid`, resuming short transfers; adds what was moved to `moved`.

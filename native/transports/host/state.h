@@ -21,7 +21,7 @@ namespace hixl_aio::host {
 
 struct HostConfig {
   std::string name;
-  LinkMask links;
+  LinkOrder links;
   std::uint32_t copy_threads = 1;
   std::uint64_t chunk_nbytes = 1U << 20U;
   std::uint64_t inline_nbytes = 64U << 10U;
