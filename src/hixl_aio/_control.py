@@ -6,7 +6,7 @@ import math
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from hixl_aio._core.credits import PeerLine
 from hixl_aio._core.gate import Gate
@@ -88,11 +88,6 @@ class ControlPlane:
     def connected(self) -> Iterator[Peer]:
         """All connected peers."""
         return iter(list(self.by_incarnation.values()))
-
-    def address_of(self, line: Any) -> str:
-        """For messages."""
-        peer = self._by_number.get(line.number)
-        return "" if peer is None else peer.address
 
     def peer_info(self, number: int) -> PeerTuple | None:
         """What native code knows of a peer."""
@@ -213,7 +208,11 @@ class ControlPlane:
             return None
         options = runtime.options
         line = PeerLine(
-            number, runtime.ops.post_waiting, credits=options.credits_per_peer, capacity=options.line_capacity
+            number,
+            info[1],
+            runtime.ops.post_waiting,
+            credits=options.credits_per_peer,
+            capacity=options.line_capacity,
         )
         peer = Peer(runtime, number, info, line)
         self._by_number[number] = peer

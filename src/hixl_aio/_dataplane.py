@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hixl_aio._batching import BatchPlan, plan_batch
 from hixl_aio._core.gate import Gate
-from hixl_aio._core.optable import OperationKind
+from hixl_aio._core.optable import Operation, OperationKind
 from hixl_aio._core.regions import refuse_readonly
 from hixl_aio._submission import NO_LINE, StreamEvent, Submission, denied, status_of_failure
 from hixl_aio.batch import Batch, BatchOp
@@ -87,52 +87,63 @@ class DataPlane:
         if nbytes != remote.nbytes or record.owner is not runtime or (is_get and record.readonly):
             raise self._wrong(is_get, local, remote)
         peer = self._peers.get(target.incarnation)
+        started = monotonic()
         if (
-            peer is not None
-            and signal is None
-            and not payload
-            and not payload
-            and ready is None
-            and timeout is DEFAULT
-            and nbytes
-            and peer._line.idle
+            peer is None
+            or signal is not None
+            or payload
+            or ready is not None
+            or timeout is not DEFAULT
+            or not nbytes
+            or not peer._line.idle
         ):
-            started = monotonic()
-            table = self._table
-            token = table.next_token()
-            code = self._transfer(
-                token,
-                is_get,
-                peer._id,
-                local._address,
-                target.id,
-                target.generation,
-                remote.offset,
-                nbytes,
-                True,
-                None,
-                b"",
-            )
-            if not code:
-                table.inline_count += 1
-                table.inline_nbytes += nbytes
-                return Completion(runtime, _KINDS[is_get], peer, nbytes, started, monotonic())
-        else:
-            token = code = 0
-            started = monotonic()
-        completion = Completion(runtime, _KINDS[is_get], peer, nbytes, started, 0.0)
-        run = (is_get, local._address, target.id, target.generation, remote.offset) if nbytes else None
-        operation = self._way.operation(completion, token, peer, target, (record,))
-        operation.run = run
-        operation.timeout = self._seconds(timeout)
-        if token:
+            return self._general(is_get, local, remote, peer, started, timeout, signal, payload, ready)
+        table = self._table
+        token = table.next_token()
+        address, place = local._address, remote.offset
+        code = self._transfer(
+            token, is_get, peer._id, address, target.id, target.generation, place, nbytes, True, None, b""
+        )
+        if code:
+            completion, operation = self._accepted(is_get, local, remote, peer, started, token)
+            operation.timeout = runtime.options.transfer_timeout
             self._way.answered(operation, code)
-        else:
-            needed = Access.READ if is_get else Access.WRITE
-            if not target.access & needed:
-                raise denied(target, needed)
-            self._way.submit(operation, signal, payload, ready)
+            return completion
+        table.inline_count += 1
+        table.inline_nbytes += nbytes
+        return Completion(runtime, _KINDS[is_get], peer, nbytes, started, monotonic())
+
+    def _general(
+        self,
+        is_get: int,
+        local: LocalView,
+        remote: RemoteView,
+        peer: Peer | None,
+        started: float,
+        timeout: Timeout,
+        signal: str | None,
+        payload: bytes,
+        ready: Awaitable[object] | StreamEvent | None,
+    ) -> Completion:
+        """Everything that the short way does not do."""
+        needed = Access.READ if is_get else Access.WRITE
+        if not remote.region.access & needed:
+            raise denied(remote.region, needed)
+        seconds = self._seconds(timeout)
+        completion, operation = self._accepted(is_get, local, remote, peer, started, 0)
+        operation.timeout = seconds
+        self._way.submit(operation, signal, payload, ready)
         return completion
+
+    def _accepted(
+        self, is_get: int, local: LocalView, remote: RemoteView, peer: Peer | None, started: float, token: int
+    ) -> tuple[Completion, Operation]:
+        target, nbytes = remote.region, local.nbytes
+        completion = Completion(self._runtime, _KINDS[is_get], peer, nbytes, started, 0.0)
+        operation = self._way.operation(completion, token, peer, target, (local._record,))
+        if nbytes:
+            operation.run = (is_get, local._address, target.id, target.generation, remote.offset)
+        return completion, operation
 
     def _wrong(self, is_get: int, local: LocalView, remote: RemoteView) -> HixlAioError:
         """Why a transfer between these two cannot be."""

@@ -331,10 +331,9 @@ class Operations:
 
     def about(self, operation: Operation) -> About:
         """The circumstances, for an error."""
-        peer = self._runtime.control.address_of(operation.line)
         return About(
             op=operation.kind.value,
-            peer=peer,
+            peer=operation.line.address,
             nbytes=operation.nbytes,
             backend=self._runtime.backend,
             name="" if operation.name is None else operation.name.decode("utf-8", "replace"),

@@ -96,7 +96,7 @@ class Submission:
             return
         direct = follow is None and line.idle
         if not direct:
-            line.check_room(self._runtime.control.address_of(line))
+            line.check_room()
             if plan is not None:
                 # It is posted later: see now what native code would refuse then, and keep the offsets as they
                 # are now.
@@ -143,7 +143,7 @@ class Submission:
             self._done(operation, None)
             return
         if code == -Status.QUEUE_FULL:
-            operation.line.check_room(self._runtime.control.address_of(operation.line))
+            operation.line.check_room()
             self._table.add(operation)
             operation.line.call(operation)
             self._runtime.ops.watch_deadline(operation)

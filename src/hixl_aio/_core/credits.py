@@ -58,6 +58,7 @@ class PeerLine:
         "_pumping",
         "_queued",
         "_room",
+        "address",
         "capacity",
         "credits",
         "down",
@@ -69,9 +70,10 @@ class PeerLine:
     )
 
     def __init__(
-        self, number: int, post: Callable[[Operation], Posting], *, credits: int, capacity: int
+        self, number: int, address: str, post: Callable[[Operation], Posting], *, credits: int, capacity: int
     ) -> None:
         self.number = number  # the peer's, in native code
+        self.address = address  # the peer's, for messages
         self._post = post
         self._epochs: deque[Epoch] = deque([Epoch()])
         self._fences = 0
@@ -89,10 +91,10 @@ class PeerLine:
 
     # ---- the ways in
 
-    def check_room(self, peer: str) -> None:
+    def check_room(self) -> None:
         """Refuse one more waiting operation when the line is full."""
         if self.waiting >= self.capacity:
-            raise TransferQueueFullError(peer=peer, waiting=self.waiting, limit=self.capacity)
+            raise TransferQueueFullError(peer=self.address, waiting=self.waiting, limit=self.capacity)
 
     def posted_at_once(self, operation: Operation) -> None:
         """An operation that found the line idle was posted."""
