@@ -1,0 +1,152 @@
+"""The commands and their options. Heavy imports happen inside a command: `--help` needs none."""
+
+from __future__ import annotations
+
+import enum
+import os
+import select
+import stat
+import sys
+from typing import Annotated, Final, NoReturn
+
+import typer
+
+from hixl_aio import __version__
+
+__all__ = ("app",)
+
+app = typer.Typer(
+    name="hixl-aio",
+    help="Asyncio-first one-sided transfers between the memories of processes.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+_STANDARD_INPUT: Final = "-"
+_PIPE_PATIENCE: Final = 0.2  # seconds for whoever fills the pipe to begin
+
+
+class ModelChoice(enum.StrEnum):
+    """Which model the demo runs."""
+
+    smollm2 = "smollm2"
+    tiny = "tiny"
+
+
+class BackendChoice(enum.StrEnum):
+    """Which backend moves the bytes."""
+
+    auto = "auto"
+    host = "host"
+    hixl = "hixl"
+    ucx = "ucx"
+
+
+class LinkChoice(enum.StrEnum):
+    """Which kinds of links may be used."""
+
+    shm = "shm"
+    cma = "cma"
+    cooperative = "cooperative"
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"hixl-aio {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Asyncio-first one-sided transfers between the memories of processes."""
+
+
+@app.command()
+def demo(
+    prompt: Annotated[
+        list[str] | None,
+        typer.Option("--prompt", metavar="TEXT", help="A prompt; may be given several times."),
+    ] = None,
+    prompts: Annotated[
+        str | None,
+        typer.Option(
+            "--prompts", metavar="FILE", help="A file with one prompt a line; - for standard input."
+        ),
+    ] = None,
+    model: Annotated[
+        ModelChoice,
+        typer.Option(help="The real model (98 MB, fetched once), or a tiny one without download."),
+    ] = ModelChoice.smollm2,
+    max_tokens: Annotated[int, typer.Option(min=1, help="The longest answer, in tokens.")] = 64,
+    verify: Annotated[
+        bool,
+        typer.Option("--verify", help="Run the same in one process; compare tokens, KV bytes and logits."),
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
+    backend: Annotated[
+        BackendChoice, typer.Option(help="Which backend moves the bytes.")
+    ] = BackendChoice.auto,
+    link: Annotated[
+        list[LinkChoice] | None, typer.Option("--link", help="Allow this kind of link only; may be repeated.")
+    ] = None,
+) -> None:
+    """Prefill prompts in one process, write the KV cache into another, and generate the text there."""
+    if prompt and prompts is not None:
+        raise typer.BadParameter("give --prompt or --prompts, not both", param_hint="--prompts")
+    from hixl_aio.demo.errors import DemoError
+    from hixl_aio.demo.prompts import read_prompts
+
+    try:
+        chosen = tuple(prompt) if prompt else None
+        if prompts is None and chosen is None and standard_input_has_prompts():
+            prompts = _STANDARD_INPUT
+        if prompts is not None:
+            chosen = read_prompts(prompts)
+    except DemoError as error:
+        fail(str(error))
+    try:
+        from hixl_aio.demo.run import DemoOptions, run_demo
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] == "hixl_aio":
+            raise
+        fail(f"the demo needs {error.name}, which is not installed; pip install 'hixl-aio[demo]'")
+    try:
+        options = DemoOptions(
+            model=model.value,
+            prompts=chosen,
+            max_tokens=max_tokens,
+            verify=verify,
+            json=json,
+            backend=backend.value,
+            links=tuple(kind.value for kind in link or ()),
+        )
+    except DemoError as error:
+        fail(str(error))
+    raise typer.Exit(run_demo(options))
+
+
+def fail(message: str) -> NoReturn:
+    """Say what is wrong and leave with status 1."""
+    typer.echo(f"hixl-aio: {message}", err=True)
+    raise typer.Exit(1)
+
+
+def standard_input_has_prompts() -> bool:
+    """Was something redirected or piped into us? A terminal, /dev/null or a silent pipe is no prompt."""
+    try:
+        descriptor = sys.stdin.fileno()
+        mode = os.fstat(descriptor)
+    except (OSError, ValueError, AttributeError):
+        return False
+    if stat.S_ISREG(mode.st_mode):
+        return mode.st_size > 0
+    if not stat.S_ISFIFO(mode.st_mode):
+        return False
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return any(event & select.POLLIN for _, event in poll.poll(_PIPE_PATIENCE * 1000))
