@@ -26,9 +26,13 @@ void wait_until(const std::atomic<int>& value, int goal) {
   }
 }
 
-TEST("lost wake-up: a ring and a re-arm race a million times; the news is seen, or the fd is readable, every time") {
-  constexpr int usual = test::sanitized ? 200'000 : 1'000'000;
+TEST("lost wake-up: a ring and a re-arm race 300 000 times; the news is seen, or the fd is readable, every time") {
+  constexpr int usual = test::sanitized ? 100'000 : 300'000;
   constexpr int rounds = HIXL_AIO_MUTATE_REARM == 0 ? usual : 100'000'000;  // with a mistake: until caught
+  if (HIXL_AIO_MUTATE_REARM != 0 && std::thread::hardware_concurrency() < 2) {
+    std::puts("skipped: on one processor the two never meet");
+    return;
+  }
   Doorbell bell;
   alignas(64) std::atomic<int> news{0};
   alignas(64) std::atomic<int> turn{0};
