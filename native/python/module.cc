@@ -116,6 +116,11 @@ class NativeEngine {
 
   [[nodiscard]] int fileno() const noexcept { return engine_->fd(); }
   void begin_shutdown(Token token) { engine_->begin_shutdown(token); }
+  // After the shutdown event nothing is left to wait for; before it, the wait must not hold the GIL.
+  void close() {
+    const py::gil_scoped_release release;
+    engine_->close();
+  }
   void abandon_after_fork() noexcept { engine_->abandon_after_fork(); }
   [[nodiscard]] std::string incarnation() const { return host_->incarnation(); }
 
@@ -352,6 +357,7 @@ void bind_engine(py::module_& module) {
       .def("start", &NativeEngine::start)
       .def("fileno", &NativeEngine::fileno)
       .def("begin_shutdown", &NativeEngine::begin_shutdown)
+      .def("close", &NativeEngine::close)
       .def("abandon_after_fork", &NativeEngine::abandon_after_fork)
       .def_property_readonly("incarnation", &NativeEngine::incarnation)
       .def_property_readonly("capabilities", &NativeEngine::capabilities)

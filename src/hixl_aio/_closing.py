@@ -62,10 +62,13 @@ async def _close(runtime: Runtime, drain_timeout: float | None) -> BaseException
     first = first or cancelled
     try:
         if not down:
+            runtime.bridge.unwatch(runtime.native.fileno())
             raise InternalError(
                 f"native code of engine {runtime.name} did not shut down within {_NATIVE_SHUTDOWN} s"
             )
         runtime.drain_all()  # there may be more records than one turn takes
+        runtime.bridge.unwatch(runtime.native.fileno())
+        runtime.native.close()
     finally:
         _forget(runtime)
     return first
@@ -118,7 +121,6 @@ async def _stop(runtime: Runtime) -> BaseException | None:
 
 def _forget(runtime: Runtime) -> None:
     """Native code has gone, or must be taken for gone: nothing of it is touched from here on."""
-    runtime.bridge.unwatch(runtime.native.fileno())
     runtime.ops.drop_timer()
     runtime.ops.force_out(_closed(runtime))
     runtime.control.forget_all()
@@ -126,5 +128,5 @@ def _forget(runtime: Runtime) -> None:
     runtime.regions.forget_all()
     runtime.data.close()
     runtime.life.advance(LifeState.CLOSED)
-    del runtime.native  # closes the descriptor
+    del runtime.native
     log("info", "engine closed", name=runtime.name)
