@@ -120,7 +120,7 @@ class EngineOptions:
             self._check_integer(name, least, most)
         if self.copy_threads is None:
             object.__setattr__(self, "copy_threads", _default_copy_threads())
-        self._check_integer("copy_threads", 1, 256)
+        self._check_integer("copy_threads", 1, 64)
         if self.timeout_policy not in ("drain", "abort"):
             raise _refuse("timeout_policy", self.timeout_policy, "'drain' or 'abort'")
         if not isinstance(self.allow_ptrace, bool):
@@ -153,11 +153,11 @@ class EngineOptions:
 _RANGES: Final = (
     ("credits_per_peer", 1, 1 << 20),
     ("line_capacity", 1, 1 << 24),
-    ("signal_capacity", 1, 1 << 20),
+    ("signal_capacity", 1, 1 << 16),
     ("chunk_nbytes", 4096, 1 << 30),
     ("inline_nbytes", 0, 1 << 20),
     ("max_operations", 1, 1 << 22),
-    ("max_regions", 1, 1 << 24),
+    ("max_regions", 1, 1 << 20),
     ("drain_limit", 1, 1 << 16),
 )
 
