@@ -25,6 +25,12 @@ inline constexpr bool thread_sanitized = true;
 inline constexpr bool thread_sanitized = false;
 #endif
 
+// The thread sanitizer starts a thread of its own with the first one of ours; Leftovers shall not count it.
+inline const bool warmed_up = [] {
+  std::thread([] {}).join();
+  return true;
+}();
+
 inline host::UniqueFd event_fd() { return host::UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)); }
 inline host::UniqueFd copy_of(int fd) { return host::UniqueFd(::fcntl(fd, F_DUPFD_CLOEXEC, 0)); }
 

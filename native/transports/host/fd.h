@@ -1,6 +1,7 @@
 // A file descriptor that closes itself. Every descriptor of the host transport lives in one, so a failed handshake
 // leaks none (INV-10), and a forked child can close all of them without a lock and without walking tables that a thread
-// which does not exist there was changing.
+// which does not exist there was changing. What the child inherited and drops later closes nothing: the number may be
+// somebody else's by then.
 #pragma once
 
 #include <unistd.h>
@@ -24,8 +25,11 @@ class FdRegistry {
       word(fd)->fetch_and(~bit(fd), std::memory_order_relaxed);
     }
   }
+  // How many forks lie between the first process and this one.
+  static std::uint32_t epoch() noexcept { return epoch_.load(std::memory_order_relaxed); }
   // In a forked child, where only the calling thread exists.
   static void close_all() noexcept {
+    epoch_.fetch_add(1, std::memory_order_relaxed);
     for (std::size_t i = 0; i < kWords; ++i) {
       for (std::uint64_t bits = words_[i].exchange(0, std::memory_order_relaxed); bits != 0; bits &= bits - 1) {
         ::close(static_cast<int>(i * 64 + static_cast<std::size_t>(__builtin_ctzll(bits))));
@@ -42,17 +46,19 @@ class FdRegistry {
   static std::uint64_t bit(int fd) noexcept { return 1ULL << (static_cast<unsigned>(fd) % 64); }
   // Relaxed throughout: each bit belongs to the one owner of its descriptor, and fork itself orders the child.
   static inline std::atomic<std::uint64_t> words_[kWords]{};
+  static inline std::atomic<std::uint32_t> epoch_{0};
 };
 
 class UniqueFd {
  public:
   UniqueFd() = default;
   explicit UniqueFd(int fd) noexcept : fd_(fd) { FdRegistry::add(fd_); }
-  UniqueFd(UniqueFd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  UniqueFd(UniqueFd&& other) noexcept : fd_(std::exchange(other.fd_, -1)), epoch_(other.epoch_) {}
   UniqueFd& operator=(UniqueFd&& other) noexcept {
     if (this != &other) {
       close();
       fd_ = std::exchange(other.fd_, -1);
+      epoch_ = other.epoch_;
     }
     return *this;
   }
@@ -64,18 +70,20 @@ class UniqueFd {
   void reset(int fd = -1) noexcept {
     close();
     fd_ = fd;
+    epoch_ = FdRegistry::epoch();
     FdRegistry::add(fd_);
   }
 
  private:
   void close() noexcept {
-    if (fd_ >= 0) {
+    if (fd_ >= 0 && epoch_ == FdRegistry::epoch()) {
       FdRegistry::remove(fd_);  // before the number can be given out again
       ::close(fd_);
-      fd_ = -1;
     }
+    fd_ = -1;
   }
   int fd_ = -1;
+  std::uint32_t epoch_ = FdRegistry::epoch();
 };
 
 }  // namespace hixl_aio::host

@@ -57,6 +57,12 @@ std::string shortage(std::uint64_t nbytes, std::uint64_t available) {
          " bytes are available; allocate less, close regions, or raise the memory limit";
 }
 
+std::string system_refused(const char* call) {
+  const int code = errno;
+  return std::string("shared memory: ") + call + ": " + std::strerror(code) +
+         (code == EMFILE || code == ENFILE ? "; close some descriptors or raise the limit (ulimit -n)" : "");
+}
+
 bool reserve(int fd, std::uint64_t nbytes) noexcept {
   for (std::uint64_t offset = 0; offset < nbytes;) {
     const std::uint64_t step = std::min(kReserveStep, nbytes - offset);
@@ -89,17 +95,23 @@ std::shared_ptr<Segment> Segment::create(std::uint32_t id, SegmentClass kind, st
   if (kind != SegmentClass::local) {
     flags = MAP_SHARED;
     segment->fd_.reset(memfd_create("hixl-aio-segment", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-    if (!segment->fd_ || ftruncate(segment->fd_.get(), static_cast<off_t>(nbytes)) != 0 ||
-        !reserve(segment->fd_.get(), nbytes)) {
+    if (!segment->fd_) {
       status = Status::resource_exhausted;
-      error = shortage(nbytes, available) + " (" + std::strerror(errno) + ")";
+      error = system_refused("memfd_create");
+      return nullptr;
+    }
+    if (ftruncate(segment->fd_.get(), static_cast<off_t>(nbytes)) != 0 || !reserve(segment->fd_.get(), nbytes)) {
+      const int code = errno;
+      status = Status::resource_exhausted;
+      error = shortage(nbytes, available) + " (" + std::strerror(code) + ")";
       return nullptr;
     }
   }
   void* base = mmap(nullptr, nbytes, PROT_READ | PROT_WRITE, flags, segment->fd_.get(), 0);
   if (base == MAP_FAILED) {
+    const int code = errno;
     status = Status::resource_exhausted;
-    error = shortage(nbytes, available) + " (mmap: " + std::strerror(errno) + ")";
+    error = shortage(nbytes, available) + " (mmap: " + std::strerror(code) + ")";
     return nullptr;
   }
   segment->base_ = static_cast<std::byte*>(base);
@@ -110,7 +122,7 @@ std::shared_ptr<Segment> Segment::create(std::uint32_t id, SegmentClass kind, st
     }
     if (fcntl(segment->fd_.get(), F_ADD_SEALS, seals) != 0) {
       status = Status::resource_exhausted;
-      error = std::string("sealing shared memory: ") + std::strerror(errno) + "; Linux 5.10 or newer is needed";
+      error = system_refused("sealing") + "; Linux 5.10 or newer is needed";
       return nullptr;
     }
   }
@@ -141,9 +153,11 @@ void SharedHeap::detach() {
 }
 
 std::shared_ptr<MemoryBlock> SharedHeap::carve(Slab& slab, std::uint64_t reserved) {
+  std::uint64_t largest = 0;
   for (auto it = slab.free.begin(); it != slab.free.end(); ++it) {
     const auto [offset, length] = *it;
     if (length < reserved) {
+      largest = std::max(largest, length);
       continue;
     }
     slab.free.erase(it);
@@ -152,6 +166,19 @@ std::shared_ptr<MemoryBlock> SharedHeap::carve(Slab& slab, std::uint64_t reserve
     }
     slab.free_nbytes -= reserved;
     return std::make_shared<MemoryBlock>(slab.segment, offset, reserved, weak_from_this());
+  }
+  slab.largest = largest;
+  return nullptr;
+}
+
+std::shared_ptr<MemoryBlock> SharedHeap::carve_any(SegmentClass kind, std::uint64_t reserved) {
+  auto& slabs = slabs_[static_cast<std::size_t>(kind)];
+  for (auto it = slabs.rbegin(); it != slabs.rend(); ++it) {
+    if (it->free_nbytes >= reserved && it->largest >= reserved) {
+      if (auto block = carve(*it, reserved)) {
+        return block;
+      }
+    }
   }
   return nullptr;
 }
@@ -164,37 +191,31 @@ std::shared_ptr<MemoryBlock> SharedHeap::allocate(std::uint64_t nbytes, SegmentC
     return nullptr;
   }
   const std::uint64_t wanted = std::max<std::uint64_t>(nbytes, 1);
-  if (wanted > kCarveLimit) {
-    std::uint32_t id = 0;
-    {
-      const std::lock_guard lock(mutex_);
-      id = next_segment_++;
-    }
-    auto segment = Segment::create(id, kind, round_up(wanted, kPage), status, error);
-    return segment ? std::make_shared<MemoryBlock>(std::move(segment), 0, 0, std::weak_ptr<SharedHeap>()) : nullptr;
-  }
+  const bool alone = wanted > kCarveLimit;
   const std::uint64_t reserved = round_up(wanted, kAlign);
   std::shared_ptr<MemoryBlock> block;
+  std::uint32_t id = 0;
   {
     const std::lock_guard lock(mutex_);
+    block = alone ? nullptr : carve_any(kind, reserved);
+    id = block ? 0 : next_segment_++;
+  }
+  if (!block) {
+    auto segment = Segment::create(id, kind, alone ? round_up(wanted, kPage) : kSlabNbytes, status, error);
+    if (!segment) {
+      return nullptr;
+    }
+    if (alone) {
+      return std::make_shared<MemoryBlock>(std::move(segment), 0, 0, std::weak_ptr<SharedHeap>());
+    }
+    Slab slab;
+    slab.segment = std::move(segment);
+    slab.free.emplace(0, kSlabNbytes);
+    slab.free_nbytes = slab.largest = kSlabNbytes;
+    const std::lock_guard lock(mutex_);
     auto& slabs = slabs_[static_cast<std::size_t>(kind)];
-    for (auto it = slabs.rbegin(); it != slabs.rend() && !block; ++it) {
-      if (it->free_nbytes >= reserved) {
-        block = carve(*it, reserved);
-      }
-    }
-    if (!block) {
-      auto segment = Segment::create(next_segment_++, kind, kSlabNbytes, status, error);
-      if (!segment) {
-        return nullptr;
-      }
-      Slab slab;
-      slab.segment = std::move(segment);
-      slab.free.emplace(0, kSlabNbytes);
-      slab.free_nbytes = kSlabNbytes;
-      slabs.push_back(std::move(slab));
-      block = carve(slabs.back(), reserved);
-    }
+    slabs.push_back(std::move(slab));
+    block = carve(slabs.back(), reserved);
   }
   std::memset(block->address(), 0, reserved);  // a reused range must not show what the last region held
   return block;
@@ -216,11 +237,14 @@ void SharedHeap::insert_free(Slab& slab, std::uint64_t offset, std::uint64_t len
     slab.free.erase(next);
   }
   slab.free.emplace(offset, length);
+  slab.largest = std::max(slab.largest, length);
 }
 
 void SharedHeap::give_back(const Segment& segment, std::uint64_t offset, std::uint64_t reserved) {
+  if (epoch_ != FdRegistry::epoch()) {
+    return;
+  }
   std::shared_ptr<Segment> gone;  // unmapped after the lock is left
-  std::function<void(std::uint32_t)> tell;
   {
     const std::lock_guard lock(mutex_);
     auto& slabs = slabs_[static_cast<std::size_t>(segment.kind())];
@@ -233,11 +257,10 @@ void SharedHeap::give_back(const Segment& segment, std::uint64_t offset, std::ui
     if (it->free_nbytes == kSlabNbytes && slabs.size() > 1) {
       gone = std::move(it->segment);
       slabs.erase(it);
-      tell = segment_gone_;
+      if (segment_gone_) {
+        segment_gone_(gone->id());
+      }
     }
-  }
-  if (gone && tell) {
-    tell(gone->id());
   }
 }
 

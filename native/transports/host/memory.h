@@ -77,15 +77,15 @@ class MemoryBlock {
   std::weak_ptr<SharedHeap> heap_;  // empty: the segment is this block's alone
 };
 
-// Thread-safe: blocks are made on the jobs thread and given back wherever their last holder dies. The lock is held for
-// a map look-up, never for a system call on somebody's data path.
+// Thread-safe: blocks are made on the jobs thread and given back wherever their last holder dies, which may be the loop
+// thread. So the lock is held for a map look-up, never while pages are reserved or unmapped (INV-7).
 class SharedHeap : public std::enable_shared_from_this<SharedHeap> {
  public:
-  // `segment_gone` hears of each slab that was given back to the system, from any thread.
+  // `segment_gone` hears of each slab that was given back to the system, from any thread, under the lock.
   explicit SharedHeap(std::function<void(std::uint32_t)> segment_gone);
 
   std::shared_ptr<MemoryBlock> allocate(std::uint64_t nbytes, SegmentClass kind, Status& status, std::string& error);
-  // No more news to the owner: it is going away while blocks may live on.
+  // No more news to the owner when this returns: it is going away while blocks may live on.
   void detach();
 
  private:
@@ -94,9 +94,11 @@ class SharedHeap : public std::enable_shared_from_this<SharedHeap> {
     std::shared_ptr<Segment> segment;
     std::map<std::uint64_t, std::uint64_t> free;  // offset -> length, coalesced
     std::uint64_t free_nbytes = 0;
+    std::uint64_t largest = 0;  // no hole is larger: spares the search where it would find nothing
   };
 
   std::shared_ptr<MemoryBlock> carve(Slab& slab, std::uint64_t reserved);
+  std::shared_ptr<MemoryBlock> carve_any(SegmentClass kind, std::uint64_t reserved);
   void give_back(const Segment& segment, std::uint64_t offset, std::uint64_t reserved);
   void insert_free(Slab& slab, std::uint64_t offset, std::uint64_t length);
 
@@ -104,6 +106,7 @@ class SharedHeap : public std::enable_shared_from_this<SharedHeap> {
   std::vector<Slab> slabs_[3];
   std::uint32_t next_segment_ = 1;
   std::function<void(std::uint32_t)> segment_gone_;
+  const std::uint32_t epoch_ = FdRegistry::epoch();  // a forked child does not take the lock: its holder may not exist there
 };
 
 }  // namespace hixl_aio::host
