@@ -61,12 +61,13 @@ async def test_a_tensor_may_be_the_destination(pair: Pair) -> None:
 
 
 async def test_tensors_that_are_not_plain_are_refused(one: Engine) -> None:
-    """Transposed, strided, expanded, empty, on another device: a typed error before anything is registered."""
+    """Transposed, strided, expanded, empty, on another device: a typed error, nothing registered."""
     matrix = torch.arange(16.0).reshape(4, 4)
     for bad in (matrix.T, matrix[:, ::2], torch.ones(1, 4).expand(4, 4)):
         with pytest.raises(NotContiguousError):
             await one.register(bad)
-    for bad in (torch.empty(0), torch.eye(3).to_sparse(), torch.ones(2, dtype=torch.complex64).conj()):
+    conjugate = torch.ones(2, dtype=torch.complex64).conj()
+    for bad in (torch.empty(0), torch.eye(3).to_sparse(), conjugate):
         with pytest.raises(InvalidArgumentError):
             await one.register(bad)
     with pytest.raises(UnsupportedError):

@@ -75,7 +75,9 @@ class StandIn:
         self.forked = True
 
     def close(self) -> None:
-        os.close(self._fd)
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
 
     @property
     def incarnation(self) -> str:
