@@ -13,6 +13,12 @@ namespace {
 
 constexpr std::size_t kMaxUnixName = 80;  // sun_path holds 108 with our prefix
 
+// One way to write each address, so that two spellings of one engine are one peer.
+std::string canonical(int family, const void* binary) {
+  char text[INET6_ADDRSTRLEN] = {};
+  return inet_ntop(family, binary, text, sizeof(text)) != nullptr ? text : "";
+}
+
 bool parse_port(std::string_view text, std::uint16_t& port) noexcept {
   unsigned value = 0;
   const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -72,6 +78,9 @@ Status parse_address(std::string_view text, Address& out, std::string& error) {
   if (text.starts_with("unix:")) {
     return parse_unix(text, text.substr(5), out, error);
   }
+  if (text.find('\0') != std::string_view::npos) {
+    return refuse(text, "it contains a NUL byte", error);
+  }
   const auto colon = text.rfind(':');
   if (colon == std::string_view::npos) {
     return refuse(text, "there is no port", error);
@@ -88,6 +97,7 @@ Status parse_address(std::string_view text, Address& out, std::string& error) {
     if (inet_pton(AF_INET6, out.host.c_str(), &address.sin6_addr) != 1) {
       return refuse(text, "the part in brackets is not an IPv6 literal", error);
     }
+    out.host = canonical(AF_INET6, &address.sin6_addr);
     out.loopback = IN6_IS_ADDR_LOOPBACK(&address.sin6_addr) != 0;
     std::memcpy(&out.storage, &address, sizeof(address));
     out.length = sizeof(address);

@@ -110,7 +110,11 @@ Status parse_greeting(std::span<const std::byte> bytes, Greeting& out, std::stri
     return Status::handshake_refused;
   }
   out.version = reader.take<std::uint32_t>();
-  if (!reader.good() || out.version != kWireVersion) {
+  if (!reader.good()) {
+    error = "the greeting is malformed";
+    return Status::handshake_refused;
+  }
+  if (out.version != kWireVersion) {
     error = "wire version: ours " + std::to_string(kWireVersion) + ", theirs " + std::to_string(out.version) +
             "; install the same release on both sides";
     return Status::handshake_refused;
@@ -193,13 +197,15 @@ SocketResult send_frame(int socket, std::span<const std::byte> bytes, std::span<
       continue;
     }
     // ETOOMANYREFS: too many descriptors are in flight to somebody who does not read; the queue will try again.
-    return errno == EAGAIN || errno == ENOBUFS || errno == ETOOMANYREFS ? SocketResult::again : SocketResult::closed;
+    return errno == EAGAIN || errno == ENOBUFS || errno == ENOMEM || errno == ETOOMANYREFS ? SocketResult::again
+                                                                                          : SocketResult::closed;
   }
 }
 
 SocketResult receive_frame(int socket, Frame& out) {
   out.bytes.resize(kMaxFrame);
   out.fds.clear();
+  out.fds_lost = false;
   iovec iov{out.bytes.data(), out.bytes.size()};
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kMaxFds)] = {};
   msghdr message{};
@@ -230,7 +236,13 @@ SocketResult receive_frame(int socket, Frame& out) {
     return SocketResult::closed;
   }
   out.bytes.resize(static_cast<std::size_t>(received));
-  if ((message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) {
+  const bool fds_cut = (message.msg_flags & MSG_CTRUNC) != 0;
+  const bool too_many = fds_cut && out.fds.size() == kMaxFds;
+  if (fds_cut) {
+    out.fds.clear();
+    out.fds_lost = !too_many;
+  }
+  if ((message.msg_flags & MSG_TRUNC) != 0 || too_many) {
     out.bytes.clear();
     out.fds.clear();
   }

@@ -74,7 +74,7 @@ class Reader {
     requires std::is_integral_v<T>
   T take() noexcept {
     T value{};
-    if (bytes_.size() - at_ < sizeof(T)) {
+    if (!good_ || bytes_.size() - at_ < sizeof(T)) {
       good_ = false;
       return value;
     }
@@ -146,11 +146,12 @@ struct RegionFrame {
 struct Frame {
   std::vector<std::byte> bytes;
   std::vector<UniqueFd> fds;
+  bool fds_lost = false;  // descriptors came and found no place here; `fds` is empty then, the bytes are whole
 };
 
 enum class SocketResult : std::uint8_t { done, again, closed };
 [[nodiscard]] SocketResult send_frame(int socket, std::span<const std::byte> bytes, std::span<const int> fds) noexcept;
-// `bytes` empty after `done`: the frame was too long or truncated, which no engine sends.
+// `bytes` empty after `done`: the frame was too long or had too many descriptors, which no engine sends.
 [[nodiscard]] SocketResult receive_frame(int socket, Frame& out);
 
 struct Credentials {
