@@ -48,6 +48,7 @@ struct PairSettings {
   std::uint32_t max_regions = 1024;
   std::uint32_t signal_capacity = 64;
   host::LinkKind link = host::LinkKind::inproc;
+  host::LinkKind host_link = host::LinkKind::none;  // none: the same
 };
 
 // `a.peer` writes the channel that `b.peer` reads, and the other way round.
@@ -77,7 +78,10 @@ struct Pair {
     host::PeerParts parts;
     parts.identity.pid = ::getpid();
     parts.identity.same_process = true;
-    parts.route.shared = parts.route.host = settings.link;
+    parts.route.shared = settings.link;
+    parts.route.host = settings.host_link == host::LinkKind::none && settings.link != host::LinkKind::shm
+                           ? settings.link
+                           : settings.host_link;
     parts.in = std::move(in);
     parts.out = std::move(out);
     std::string error;

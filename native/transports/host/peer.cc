@@ -65,13 +65,13 @@ Status Peer::resolve(Run& run) noexcept {
   if (const Status status = look_up(run, region); !ok(status)) {
     return status;
   }
-  const LinkKind link = region->kind == MemoryKind::shared ? route.shared : route.host;
+  LinkKind link = region->kind == MemoryKind::shared ? route.shared : route.host;
+  if (link == LinkKind::shm && region->mapped == nullptr) {
+    link = route.host;
+  }
   run.link = static_cast<std::uint8_t>(link);
   switch (link) {
     case LinkKind::shm:
-      if (region->mapped == nullptr) {
-        return Status::no_link;
-      }
       run.remote = region->mapped + run.remote_offset;
       return Status::ok;
     case LinkKind::inproc:
@@ -100,10 +100,9 @@ Status Peer::resolve_pinned_copy(Run run) noexcept {
   if (!out_->pin(run.region, run.generation)) {
     return Status::stale_region;
   }
-  if (run.direction == Direction::put) {
-    std::memcpy(run.remote, run.local, run.nbytes);
-  } else {
-    std::memcpy(run.local, run.remote, run.nbytes);
+  if (run.nbytes > 0) {  // the address of nothing may be null
+    run.direction == Direction::put ? std::memcpy(run.remote, run.local, run.nbytes)
+                                    : std::memcpy(run.local, run.remote, run.nbytes);
   }
   out_->unpin(run.region);
   return Status::ok;
@@ -127,27 +126,32 @@ bool Peer::find(std::string_view label, RegionInfo& out) {
 }
 
 bool Peer::add_segment(const SegmentFrame& frame, UniqueFd fd) {
-  struct stat info {};
-  const int seals = fcntl(fd.get(), F_GET_SEALS);
-  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || fstat(fd.get(), &info) != 0 || info.st_size < 0 ||
-      static_cast<std::uint64_t>(info.st_size) < frame.nbytes || frame.nbytes == 0) {
+  if (frame.nbytes == 0 || frame.segment == 0) {
     return false;
   }
   MappedSegment segment;
   segment.writable = frame.kind == SegmentClass::writable;
   segment.nbytes = frame.nbytes;
-  void* base = mmap(nullptr, segment.nbytes, segment.writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED,
-                    fd.get(), 0);
-  if (base == MAP_FAILED) {
-    return false;
+  if (fd) {
+    struct stat info {};
+    const int seals = fcntl(fd.get(), F_GET_SEALS);
+    if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || fstat(fd.get(), &info) != 0 || info.st_size < 0 ||
+        static_cast<std::uint64_t>(info.st_size) < frame.nbytes) {
+      return false;
+    }
+    void* base = mmap(nullptr, segment.nbytes, segment.writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED,
+                      fd.get(), 0);
+    segment.base = base == MAP_FAILED ? nullptr : static_cast<std::byte*>(base);
   }
-  segment.base = static_cast<std::byte*>(base);
-  const std::lock_guard lock(directory_mutex);
-  if (!segments_.emplace(frame.segment, segment).second) {
-    munmap(base, segment.nbytes);
-    return false;
+  bool added = false;
+  {
+    const std::lock_guard lock(directory_mutex);
+    added = segments_.emplace(frame.segment, segment).second;
   }
-  return true;
+  if (!added && segment.base != nullptr) {
+    munmap(segment.base, segment.nbytes);
+  }
+  return added;
 }
 
 void Peer::drop_segment(std::uint32_t id_of_segment) {
@@ -160,21 +164,22 @@ void Peer::drop_segment(std::uint32_t id_of_segment) {
     }
     segment = it->second;
     segments_.erase(it);
-    for (RemoteRegion& region : directory_) {
-      if (region.mapped >= segment.base && region.mapped < segment.base + segment.nbytes) {
-        region = RemoteRegion{};
+    for (std::size_t i = 0; i < directory_.size(); ++i) {
+      if (directory_[i].segment == id_of_segment) {
+        forget(directory_[i], static_cast<std::uint32_t>(i));
       }
     }
   }
-  // Nobody copies here any more: the owner says "gone" only after every pin on the segment's regions was given back.
-  munmap(segment.base, segment.nbytes);
+  if (segment.base != nullptr) {
+    // Nobody copies here any more: the owner says "gone" only after every pin on the segment's regions was given back.
+    munmap(segment.base, segment.nbytes);
+  }
 }
 
 bool Peer::add_region(const RegionFrame& frame) {
-  if (frame.region >= out_->max_regions()) {
+  if (frame.region >= out_->max_regions() || frame.nbytes > UINT64_MAX - frame.address) {
     return false;
   }
-  const std::lock_guard lock(directory_mutex);
   RemoteRegion region;
   region.generation = frame.generation;
   region.access = frame.access;
@@ -182,29 +187,25 @@ bool Peer::add_region(const RegionFrame& frame) {
   region.nbytes = frame.nbytes;
   region.address = frame.address;
   region.label = frame.label;
-  if (frame.nbytes > UINT64_MAX - frame.address) {
-    return false;
-  }
-  if (frame.kind == MemoryKind::shared) {
+  const std::lock_guard lock(directory_mutex);
+  if (frame.kind == MemoryKind::shared && route.shared == LinkKind::shm) {
     const auto it = segments_.find(frame.segment);
-    if (it != segments_.end()) {
-      const MappedSegment& segment = it->second;
-      if (frame.segment_offset > segment.nbytes || frame.nbytes > segment.nbytes - frame.segment_offset ||
-          (!segment.writable && grants(frame.access, Direction::put))) {
-        return false;
-      }
-      region.mapped = segment.base + frame.segment_offset;
-    } else if (route.shared == LinkKind::shm) {
+    if (it == segments_.end()) {
       return false;
     }
+    const MappedSegment& segment = it->second;
+    if (frame.segment_offset > segment.nbytes || frame.nbytes > segment.nbytes - frame.segment_offset ||
+        (!segment.writable && grants(frame.access, Direction::put))) {
+      return false;
+    }
+    region.segment = frame.segment;
+    region.mapped = segment.base == nullptr ? nullptr : segment.base + frame.segment_offset;
   }
   if (directory_.size() <= frame.region) {
     directory_.resize(frame.region + 1);
   }
   RemoteRegion& place_of = directory_[frame.region];
-  if (!place_of.label.empty()) {
-    labels_.erase(place_of.label);
-  }
+  forget(place_of, frame.region);
   place_of = std::move(region);
   if (!place_of.label.empty()) {
     labels_[place_of.label] = frame.region;
@@ -214,14 +215,17 @@ bool Peer::add_region(const RegionFrame& frame) {
 
 void Peer::drop_region(std::uint32_t region, std::uint32_t generation) {
   const std::lock_guard lock(directory_mutex);
-  if (region >= directory_.size() || directory_[region].generation != generation) {
-    return;
+  if (region < directory_.size() && directory_[region].generation == generation) {
+    forget(directory_[region], region);
   }
-  const auto it = labels_.find(directory_[region].label);
-  if (it != labels_.end() && it->second == region) {
+}
+
+void Peer::forget(RemoteRegion& region, std::uint32_t id_of_region) {
+  const auto it = labels_.find(region.label);
+  if (it != labels_.end() && it->second == id_of_region) {
     labels_.erase(it);
   }
-  directory_[region] = RemoteRegion{};
+  region = RemoteRegion{};
 }
 
 void Peer::unmap_all() {
@@ -233,7 +237,9 @@ void Peer::unmap_all() {
     segments.swap(segments_);
   }
   for (const auto& [key, segment] : segments) {
-    munmap(segment.base, segment.nbytes);
+    if (segment.base != nullptr) {
+      munmap(segment.base, segment.nbytes);
+    }
   }
 }
 

@@ -22,9 +22,10 @@
 
 namespace hixl_aio::host {
 
-// A peer's segment, mapped here.
+// A peer's segment, mapped here if that was possible.
 struct MappedSegment {
-  std::byte* base = nullptr;
+  std::byte* base = nullptr;  // null: no descriptor, address space or mapping was left, so another link has to do
+
   std::uint64_t nbytes = 0;
   bool writable = false;
 };
@@ -36,6 +37,7 @@ struct RemoteRegion {
   std::uint64_t nbytes = 0;
   std::byte* mapped = nullptr;    // in one of our mappings of the peer's segments
   std::uint64_t address = 0;      // in the peer's address space
+  std::uint32_t segment = 0;  // 0: not in one
   std::string label;
 };
 
@@ -96,7 +98,8 @@ class Peer {
   Status resolve(Run& run) noexcept;
   Status resolve_pinned_copy(Run run) noexcept;  // inline path: resolve, pin, copy, unpin; would_block unless shm or inproc
   bool find(std::string_view label, RegionInfo& out);
-  // Control thread; take the lock themselves.
+  // Control thread; take the lock themselves. False: no engine announces that. Without a descriptor the segment is known
+  // and not mapped.
   bool add_segment(const SegmentFrame& frame, UniqueFd fd);
   void drop_segment(std::uint32_t segment);
   bool add_region(const RegionFrame& frame);
@@ -147,6 +150,7 @@ class Peer {
  private:
   ~Peer();
   Status look_up(const Run& run, const RemoteRegion*& region) noexcept;
+  void forget(RemoteRegion& region, std::uint32_t id_of_region);
 
   std::unique_ptr<Channel> in_;
   std::unique_ptr<Channel> out_;
