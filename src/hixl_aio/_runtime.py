@@ -140,7 +140,7 @@ class Runtime:
             native = self._make_native()
             self.address = native.start(address)
         except _native.NativeError as error:
-            life.advance(LifeState.CLOSED)
+            self._abandon_start(native)
             about = About(
                 argument="address",
                 value=address,
@@ -149,7 +149,7 @@ class Runtime:
             )
             raise from_native(error, about) from None
         except BaseException:
-            life.advance(LifeState.CLOSED)
+            self._abandon_start(native)
             raise
         self.native = native
         self.incarnation = native.incarnation
@@ -160,6 +160,11 @@ class Runtime:
         life.advance(LifeState.OPEN)
         _remember_for_fork(self)
         log("info", "engine opened", name=self.name, address=self.address, incarnation=self.incarnation)
+
+    def _abandon_start(self, native: NativeEngine | None) -> None:
+        self.life.advance(LifeState.CLOSED)
+        if native is not None:
+            native.close()  # now: the traceback of what is raised holds a reference
 
     def _make_native(self) -> NativeEngine:
         options = self.options
@@ -183,9 +188,16 @@ class Runtime:
 
     def forked(self) -> None:
         """We are in a forked child: close descriptors, touch no loop, refuse everything."""
-        if self.life.state in (LifeState.OPENING, LifeState.OPEN, LifeState.CLOSING):
+        if self.life.state in (LifeState.OPEN, LifeState.CLOSING):
             self.life.advance(LifeState.FORKED)
             self.native.abandon_after_fork()
+
+    def __del__(self) -> None:
+        # Dropped without aclose(). Native threads may be copying: they must be gone before the collector
+        # takes the buffers, and finalizers run before anything of a cycle is cleared. The join does not hold
+        # the GIL.
+        if self.life.state in (LifeState.OPEN, LifeState.CLOSING):
+            self.native.close()
 
     # ---- the way up
 

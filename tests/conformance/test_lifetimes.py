@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import mmap
 import os
 import subprocess
 import sys
@@ -109,6 +110,29 @@ async def test_closing_without_patience_stops_what_is_under_way(pair: Pair) -> N
     assert any(isinstance(result, ClosedError) for result in results)
     assert {operation.state for operation in operations} == {OperationState.SETTLED}
     assert pair.near.statistics().in_flight == 0
+
+
+@pytest.mark.parametrize("what", ["region", "engine"])
+async def test_nothing_is_written_after_the_target_has_closed(pair: Pair, what: str) -> None:
+    """When closing returns, no peer writes into the memory any more: a pattern put there survives."""
+    size = 64 << 20
+    buffer = mmap.mmap(-1, size)
+    region, remote = await pair.target(size)
+    if pair.link != "shm":
+        region = await pair.far.register(buffer, label="mapped", access=Access.WRITE)
+        await pair.peer.refresh()
+        remote = pair.peer.region("mapped")
+    source = await pair.source(size, 1)
+    operations = [pair.near.put(source, remote) for _ in range(20)]
+    view = region.view() if pair.link == "shm" else memoryview(buffer)
+    while not view[0]:  # noqa: ASYNC110  (bytes that land wake nobody)
+        await asyncio.sleep(0)
+    await (pair.far.aclose(drain_timeout=0) if what == "engine" else region.aclose())
+    view[:] = b"\x07" * size
+    results = await asyncio.gather(*operations, return_exceptions=True)
+    assert any(result is not None for result in results)
+    assert view[0] == view[-1] == 7
+    assert bytes(view) == b"\x07" * size
 
 
 async def test_closing_under_cancellation_closes_all_the_same(pair: Pair) -> None:
