@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from hixl_aio._core.regions import RegionRecord, refuse_readonly
+from hixl_aio._remote import as_remote
 from hixl_aio.batch import BatchOp, Get, GetBlocks, Put, PutBlocks, int64_array
 from hixl_aio.errors import AccessDeniedError, HixlAioError, InvalidArgumentError
-from hixl_aio.memory import LocalView, RemoteRegion, RemoteView, as_local, as_remote
+from hixl_aio.memory import LocalView, RemoteRegion, RemoteView, as_local
 from hixl_aio.options import Access
 
 if TYPE_CHECKING:

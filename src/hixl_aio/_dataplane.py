@@ -15,6 +15,7 @@ from hixl_aio._batching import BatchPlan, plan_batch
 from hixl_aio._core.gate import Gate
 from hixl_aio._core.optable import Operation, OperationKind
 from hixl_aio._core.regions import refuse_readonly
+from hixl_aio._remote import as_remote
 from hixl_aio._submission import NO_LINE, StreamEvent, Submission, denied, status_of_failure
 from hixl_aio.batch import Batch, BatchOp
 from hixl_aio.completion import Completion
@@ -23,7 +24,7 @@ from hixl_aio.errors import (
     HixlAioError,
     InvalidArgumentError,
 )
-from hixl_aio.memory import LocalView, RemoteView, as_local, as_remote
+from hixl_aio.memory import LocalView, RemoteView, as_local
 from hixl_aio.options import DEFAULT, Access, Timeout
 from hixl_aio.peer import Peer, PeerState
 from hixl_aio.signals import check_payload, encode_name

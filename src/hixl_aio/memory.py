@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-import enum
-import struct
 import traceback
 import warnings
-from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from hixl_aio import _native
+from hixl_aio._remote import (
+    MAX_LABEL_NBYTES,
+    ORDER_HINT,
+    MemoryKind,
+    RemoteRegion,
+    RemoteView,
+    outside,
+    span_of,
+)
 from hixl_aio.errors import ClosedError, InvalidArgumentError, UnclosedResourceWarning, UnsupportedError
 from hixl_aio.options import Access
 
@@ -20,36 +26,10 @@ if TYPE_CHECKING:
 
 __all__ = ("MAX_LABEL_NBYTES", "LocalView", "MemoryKind", "MemoryRegion", "RemoteRegion", "RemoteView")
 
-MAX_LABEL_NBYTES: Final = 255
-
-
-class MemoryKind(enum.IntEnum):
-    """What a region's memory is."""
-
-    SHARED = _native.KIND_SHARED
-    """From `allocate`: peers on this machine map it."""
-    HOST = _native.KIND_HOST
-    """Registered: any other memory of this process."""
-    DEVICE = _native.KIND_DEVICE
-    """On an accelerator."""
-
-
-def _span(span: object, nbytes: int, what: str) -> tuple[int, int]:
-    """(start, length) of a slice that must lie inside: never clamped."""
-    if type(span) is not slice:
-        raise InvalidArgumentError(argument="index", value=span, expected="a slice, as in region[0:128]")
-    if span.step is not None and span.step != 1:
-        raise InvalidArgumentError(argument="step", value=span.step, expected="1: a view is one run of bytes")
-    start = 0 if span.start is None else span.start
-    stop = nbytes if span.stop is None else span.stop
-    try:
-        start, stop = start.__index__(), stop.__index__()
-    except AttributeError:
-        raise InvalidArgumentError(argument="slice", value=repr(span), expected="integers") from None
-    if not 0 <= start <= stop <= nbytes:
-        expected = f"0 <= start <= stop <= {nbytes}, the size of the {what} in bytes"
-        raise InvalidArgumentError(argument="slice", value=f"{start}:{stop}", expected=expected)
-    return start, stop - start
+# Tracebacks and pickles name the public module.
+for _class in (MemoryKind, RemoteRegion, RemoteView):
+    _class.__module__ = __name__
+del _class
 
 
 class LocalView:
@@ -69,6 +49,8 @@ class LocalView:
 
     def __init__(self, region: MemoryRegion, offset: int, nbytes: int) -> None:
         record = region._record
+        if not 0 <= offset <= offset + nbytes <= record.nbytes:
+            raise outside(offset, nbytes, record.nbytes)
         self.region = region
         self.offset = offset
         self.nbytes = nbytes
@@ -77,7 +59,7 @@ class LocalView:
 
     def __getitem__(self, span: slice) -> LocalView:
         """A run inside this one. Out of range raises, never clamps."""
-        offset, nbytes = _span(span, self.nbytes, "view")
+        offset, nbytes = span_of(span, self.nbytes, "view")
         return LocalView(self.region, self.offset + offset, nbytes)
 
     def __repr__(self) -> str:
@@ -148,7 +130,7 @@ class MemoryRegion:
         Raises:
             InvalidArgumentError: out of range (it never clamps), negative, or with a step.
         """
-        offset, nbytes = _span(span, self._record.nbytes, "region")
+        offset, nbytes = span_of(span, self._record.nbytes, "region")
         return LocalView(self, offset, nbytes)
 
     def view(self) -> memoryview:
@@ -250,130 +232,6 @@ class MemoryRegion:
         warnings.warn(UnclosedResourceWarning(text), stacklevel=2, source=self)
 
 
-_MAGIC: Final = b"HXRR"
-_VERSION: Final = 1
-# magic, version, kind, access, reserved, region, generation, nbytes, incarnation, length of the label
-_HEAD: Final = struct.Struct("<4sBBBBIIQ16sH")
-
-
-@dataclass(frozen=True, slots=True)
-class RemoteRegion:
-    """A region of a peer, named by the peer's incarnation, the region's id and its generation: never by an
-    address.
-
-    A plain value: compare it, hash it, send it around with `to_bytes` and `from_bytes`. It is usable on any
-    engine that is connected to its owner.
-
-    Attributes:
-        incarnation: which life of which engine owns it (32 hex digits).
-        id: the region's number there.
-        generation: the region's generation.
-        nbytes: its size.
-        kind: what its memory is.
-        access: what we may do with it.
-        label: its name there.
-    """
-
-    incarnation: str
-    id: int
-    generation: int
-    nbytes: int
-    kind: MemoryKind
-    access: Access
-    label: str
-
-    def __getitem__(self, span: slice) -> RemoteView:
-        """A view of some of it.
-
-        Raises:
-            InvalidArgumentError: out of range (it never clamps), negative, or with a step.
-        """
-        offset, nbytes = _span(span, self.nbytes, "region")
-        return RemoteView(self, offset, nbytes)
-
-    def to_bytes(self) -> bytes:
-        """A fixed binary form, for `from_bytes`."""
-        label = self.label.encode("utf-8", "surrogatepass")
-        head = _HEAD.pack(
-            _MAGIC,
-            _VERSION,
-            self.kind,
-            self.access,
-            0,
-            self.id,
-            self.generation,
-            self.nbytes,
-            bytes.fromhex(self.incarnation),
-            len(label),
-        )
-        return head + label
-
-    @classmethod
-    def from_bytes(cls, data: bytes | bytearray | memoryview) -> RemoteRegion:
-        """Read what `to_bytes` wrote. Nothing in it is trusted: the owner checks every use of it.
-
-        Raises:
-            InvalidArgumentError: it is no such descriptor, or of another version.
-        """
-        raw = bytes(data)
-        if len(raw) < _HEAD.size or len(raw) > _HEAD.size + MAX_LABEL_NBYTES:
-            expected = f"{_HEAD.size} to {_HEAD.size + MAX_LABEL_NBYTES} bytes"
-            raise InvalidArgumentError(
-                argument="the length of the descriptor", value=len(raw), expected=expected
-            )
-        magic, version, kind, access, reserved, region, generation, nbytes, incarnation, length = (
-            _HEAD.unpack_from(raw)
-        )
-        if magic != _MAGIC or version != _VERSION:
-            found = f"{magic!r} version {version}"
-            raise InvalidArgumentError(
-                argument="descriptor", value=found, expected=f"{_MAGIC!r} version {_VERSION}"
-            )
-        if length != len(raw) - _HEAD.size or reserved:
-            raise InvalidArgumentError(
-                argument="the descriptor's label", value=length, expected=f"{len(raw) - _HEAD.size} bytes"
-            )
-        try:
-            label = raw[_HEAD.size :].decode("utf-8")
-            return cls(incarnation.hex(), region, generation, nbytes, MemoryKind(kind), Access(access), label)
-        except ValueError as error:
-            raise InvalidArgumentError(
-                str(error), argument="descriptor", value=raw[:16], expected="a valid one"
-            ) from None
-
-
-class RemoteView:
-    """A run of bytes in a region of a peer. A plain value.
-
-    Attributes:
-        region: the region.
-        offset: where it starts in there.
-        nbytes: its size.
-    """
-
-    __slots__ = ("nbytes", "offset", "region")
-
-    region: RemoteRegion
-    offset: int
-    nbytes: int
-
-    def __init__(self, region: RemoteRegion, offset: int, nbytes: int) -> None:
-        self.region = region
-        self.offset = offset
-        self.nbytes = nbytes
-
-    def __getitem__(self, span: slice) -> RemoteView:
-        """A run inside this one. Out of range raises, never clamps."""
-        offset, nbytes = _span(span, self.nbytes, "view")
-        return RemoteView(self.region, self.offset + offset, nbytes)
-
-    def __repr__(self) -> str:
-        return f"<RemoteView {self.region.label or 'unnamed'}[{self.offset}:{self.offset + self.nbytes}]>"
-
-
-_ORDER_HINT: Final = "Arguments run with the data: put(local, remote), get(remote, local)."
-
-
 def as_local(value: object, argument: str) -> LocalView:
     """A view, or a whole region in its place.
 
@@ -384,23 +242,7 @@ def as_local(value: object, argument: str) -> LocalView:
         return value
     if isinstance(value, MemoryRegion):
         return LocalView(value, 0, value.nbytes)
-    hint = _ORDER_HINT
+    hint = ORDER_HINT
     raise InvalidArgumentError(
         argument=argument, value=type(value).__name__, expected="a LocalView or a MemoryRegion", hint=hint
-    )
-
-
-def as_remote(value: object, argument: str) -> RemoteView:
-    """A view, or a whole region in its place.
-
-    Raises:
-        InvalidArgumentError: it is neither.
-    """
-    if isinstance(value, RemoteView):
-        return value
-    if isinstance(value, RemoteRegion):
-        return RemoteView(value, 0, value.nbytes)
-    hint = _ORDER_HINT
-    raise InvalidArgumentError(
-        argument=argument, value=type(value).__name__, expected="a RemoteView or a RemoteRegion", hint=hint
     )
