@@ -169,7 +169,7 @@ class ControlPlane:
             raise from_status(
                 code, text, About(peer=address, argument="address", value=address, expected="valid")
             )
-        peer = self.by_number(number)
+        peer = self._by_number.get(number)  # the event has made it known, and it may be gone since
         if peer is None or peer._state is not PeerState.CONNECTED:
             raise PeerLostError(peer=address, status=Status.PEER_LOST)
         peer._wanted = True

@@ -147,6 +147,10 @@ class RegionBook:
             left = None if limit is None else max(0.0, begun + limit - monotonic()) + 1.0
             _, cancelled = await runtime.bridge.hold(request.gate, left)
             first = first or cancelled
+            if request.failure is not None and runtime.closing_gate is not None:
+                # The engine closes, and this region with it.
+                _, cancelled = await runtime.bridge.hold(runtime.closing_gate, None)
+                return first or cancelled
             self._take_answer(record, request)
         if record.pins or not record.revoked:
             if record.closed:

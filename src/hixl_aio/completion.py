@@ -312,10 +312,10 @@ class _Joined:
         runtime = completion._runtime
         if not completion._ended and not operation.joined and not operation.callbacks:
             runtime.request_stop(operation)
-        if completion._operation is None or operation.state is OperationState.QUARANTINED:
-            return None
-        if completion._ended:
-            return None  # the deadline has told it already; the region is busy
+        if completion._operation is None or completion._ended:
+            return None  # settled; or its result came before, and says that the region is busy
+        if operation.state is OperationState.WAITING:
+            return None  # the transport does not have it; others still want it
         if operation.settled is None:
             operation.settled = Gate(runtime.bridge.wake)
         return operation.settled, runtime.options.cancel_grace

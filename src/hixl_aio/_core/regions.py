@@ -126,7 +126,7 @@ def _pin_export(buffer: Any) -> PinnedBuffer:
             value=type(keep).__name__,
             expected="an object with the buffer protocol, or a CPU tensor",
         ) from None
-    except BufferError as error:
+    except (BufferError, ValueError) as error:  # locked, closed or released
         raise InvalidArgumentError(
             str(error), argument="buffer", value=type(keep).__name__, expected="exportable"
         ) from None
