@@ -1,8 +1,9 @@
-"""Every test here runs on asyncio in debug mode and on uvloop, and most of them over every kind of link."""
+"""Every test here runs on asyncio in debug mode, on uvloop, and with eager tasks where there are any."""
 
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 
 import pytest
@@ -20,11 +21,21 @@ def _debug_loop() -> asyncio.AbstractEventLoop:
     return loop
 
 
+def _eager_loop() -> asyncio.AbstractEventLoop:
+    loop = asyncio.new_event_loop()
+    if sys.version_info >= (3, 12):
+        loop.set_task_factory(asyncio.eager_task_factory)
+    return loop
+
+
 def pytest_asyncio_loop_factories(
     config: pytest.Config, item: pytest.Item
 ) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
     """The loops."""
-    return {"asyncio": _debug_loop, "uvloop": uvloop.new_event_loop}
+    loops = {"asyncio": _debug_loop, "uvloop": uvloop.new_event_loop}
+    if sys.version_info >= (3, 12):
+        loops["eager"] = _eager_loop
+    return loops
 
 
 @pytest.fixture(params=LINKS)

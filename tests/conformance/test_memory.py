@@ -231,6 +231,17 @@ async def test_a_region_that_stays_busy_says_so(link: str) -> None:
         assert pair.near.statistics().regions == 0
 
 
+async def test_closing_a_region_while_its_engine_closes() -> None:
+    """Whichever comes first, both end, and without an error."""
+    for place in range(11):
+        async with Engine() as engine:
+            regions = [await engine.allocate(8) for _ in range(10)]
+            calls = [region.aclose() for region in regions]
+            calls.insert(place, engine.aclose())
+            await asyncio.gather(*calls)
+            assert all(region.closed for region in regions)
+
+
 async def test_closing_a_region_under_cancellation_closes_it(pair: Pair) -> None:
     """The cancellation is raised when the region is closed."""
     size = 8 << 20

@@ -73,6 +73,22 @@ async def test_a_cancelled_join_lasts_until_the_transport_lets_go(scene: SceneMa
         assert isinstance(operation.exception(), TransferStoppedError)
 
 
+async def test_a_task_cancelled_in_line_goes_at_once_also_if_others_stay(scene: SceneMaker) -> None:
+    """What the transport does not have need not be waited for; the others' operation goes on."""
+    async with scene(credits_per_peer=1) as s:
+        first, second = start(s), start(s)
+        tasks = [asyncio.create_task(second.wait()) for _ in range(2)]
+        await turn()
+        tasks[0].cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await tasks[0]
+        assert second.state is OperationState.WAITING
+        s.native.end()
+        await first
+        s.native.end()
+        await tasks[1]
+
+
 async def test_cancellation_with_the_record_in_the_same_turn_has_one_outcome(scene: SceneMaker) -> None:
     """The bytes are there and the task is cancelled: both are true, nothing is lost."""
     async with scene() as s:

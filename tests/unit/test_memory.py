@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import pickle
 import random
+from typing import Any
 
 import pytest
 
-from hixl_aio import Access, InvalidArgumentError, MemoryKind, RemoteRegion
+from hixl_aio import Access, InvalidArgumentError, MemoryKind, RemoteRegion, RemoteView
 
 
 def region(label: str = "kv") -> RemoteRegion:
@@ -58,6 +60,27 @@ def test_noise_never_raises_anything_else() -> None:
             RemoteRegion.from_bytes(data)
         except InvalidArgumentError:
             continue
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"id": -1},
+        {"id": 2**32},
+        {"generation": "x"},
+        {"nbytes": 2**64},
+        {"incarnation": "ab"},
+        {"incarnation": 5},
+    ],
+    ids=str,
+)
+def test_fields_out_of_range_are_refused(bad: dict[str, Any]) -> None:
+    """A descriptor that was made by hand reaches native code as little as one that was forged."""
+    with pytest.raises(InvalidArgumentError):
+        dataclasses.replace(region(), **bad)
+    for offset, nbytes in ((-1, 4), (2**64, 1), (4, -1)):
+        with pytest.raises(InvalidArgumentError):
+            RemoteView(region(), offset, nbytes)
 
 
 def test_views_of_views_keep_their_place() -> None:
