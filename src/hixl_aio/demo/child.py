@@ -7,49 +7,36 @@ import contextlib
 import os
 import traceback
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Final, TypeVar
+from typing import IO, Any, Final, TypeVar
 
-from hixl_aio.demo.errors import HandoffError
-from hixl_aio.demo.messages import MAX_LINE, Done, Failed, Message, decode_message, encode_message
+from hixl_aio import PeerError, TransferError
+from hixl_aio.demo.channel import Channel
+from hixl_aio.demo.errors import DemoError, HandoffError, first_leaf
+from hixl_aio.demo.messages import Done, Failed, Message
 
-__all__ = ("Channel", "ParentGoneError", "Runner", "Work", "first_leaf", "run_child")
+__all__ = ("Parent", "ParentGoneError", "Runner", "Work", "claim_output", "run_child")
 
 M = TypeVar("M", bound=Message)
 _STDIN: Final = 0
+_STDOUT: Final = 1
+_STDERR: Final = 2
 
 
 class ParentGoneError(Exception):
     """Standard input ended before the work did: the parent is gone or wants an end."""
 
 
-class Channel:
-    """The two pipes to the parent, on the running loop."""
+class Parent:
+    """The parent, as its child sees it."""
 
-    def __init__(
-        self, reader: asyncio.StreamReader, source: asyncio.BaseTransport, writer: asyncio.StreamWriter
-    ) -> None:
-        self._reader = reader
-        self._source = source
-        self._writer = writer
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
         self._inbox: asyncio.Queue[Message] = asyncio.Queue()
         self._done = False
         self._ended = asyncio.Event()
 
-    @classmethod
-    async def open(cls, stdin: int, stdout: int) -> Channel:
-        loop = asyncio.get_running_loop()
-        reader = asyncio.StreamReader(MAX_LINE)
-        source, _ = await loop.connect_read_pipe(
-            lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(stdin, "rb", 0)
-        )
-        sink, protocol = await loop.connect_write_pipe(
-            lambda: asyncio.StreamReaderProtocol(asyncio.StreamReader()), os.fdopen(stdout, "wb", 0)
-        )
-        return cls(reader, source, asyncio.StreamWriter(sink, protocol, None, loop))
-
     async def send(self, message: Message) -> None:
-        self._writer.write(encode_message(message))
-        await self._writer.drain()
+        await self._channel.send(message)
 
     async def receive(self, kind: type[M]) -> M:
         """The next message, which must be of this kind."""
@@ -66,53 +53,51 @@ class Channel:
 
     async def listen(self) -> None:
         """Take messages until the end, which is :class:`ParentGoneError` when we had not finished."""
-        while line := await self._reader.readline():
-            self._inbox.put_nowait(decode_message(line))
+        async for message in self._channel.messages():
+            self._inbox.put_nowait(message)
         self._ended.set()
         if not self._done:
             raise ParentGoneError
 
-    async def close(self) -> None:
-        self._source.close()
-        self._writer.close()
-        with contextlib.suppress(OSError):  # nobody reads any more
-            await self._writer.wait_closed()
 
-
-Work = Callable[[Channel], Awaitable[None]]
+Work = Callable[[Parent], Awaitable[None]]
 Runner = Callable[[Coroutine[Any, Any, int]], int]
 
 
 def run_child(work: Work, runner: Runner) -> int:
     """Be a child, on ``runner``'s event loop. Returns the exit status.
 
-    ``work`` ends with :meth:`Channel.finish`. What it raises is told to the parent.
+    ``work`` ends with :meth:`Parent.finish`. What it raises is told to the parent.
     """
-    output = os.dup(1)
-    os.dup2(2, 1)  # what anybody prints must not look like a message
-    return runner(_child(work, output))
+    return runner(_child(work, claim_output()))
 
 
-async def _child(work: Work, output: int) -> int:
-    channel = await Channel.open(_STDIN, output)
+def claim_output() -> IO[bytes]:
+    """Standard output for messages alone: what anybody prints goes to standard error from now on."""
+    output = os.fdopen(os.dup(_STDOUT), "wb", 0)
+    os.dup2(_STDERR, _STDOUT)
+    return output
+
+
+async def _child(work: Work, output: IO[bytes]) -> int:
+    channel = await Channel.open(os.fdopen(_STDIN, "rb", 0), output)
+    parent = Parent(channel)
     failure: BaseException | None = None
     try:
         async with asyncio.TaskGroup() as group:
-            group.create_task(channel.listen())
-            await work(channel)
+            group.create_task(parent.listen())
+            await work(parent)
     except BaseExceptionGroup as errors:
         failure = first_leaf(errors)
         if os.environ.get("HIXL_AIO_DEBUG"):
             traceback.print_exception(errors)
     if failure is not None and not isinstance(failure, ParentGoneError):
         with contextlib.suppress(OSError):
-            await channel.send(Failed(type(failure).__name__, str(failure)))
+            await channel.send(_failed(failure))
     await channel.close()
     return 0 if failure is None else 1
 
 
-def first_leaf(error: BaseException) -> BaseException:
-    """The first error inside nested groups."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
+def _failed(failure: BaseException) -> Failed:
+    name = "" if isinstance(failure, DemoError) else type(failure).__name__
+    return Failed(name, str(failure), isinstance(failure, PeerError | TransferError))

@@ -8,17 +8,17 @@ finished. So request n + 1 lands while request n is being answered.
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from hixl_aio import Access, Engine, EngineOptions, MemoryRegion, Peer, run
-from hixl_aio.demo.child import Channel, run_child
+from hixl_aio.demo.child import Parent, run_child
 from hixl_aio.demo.errors import HandoffError
-from hixl_aio.demo.llama import KVCache, greedy
+from hixl_aio.demo.llama import KVCache, greedy, likeliest
 from hixl_aio.demo.messages import Generated, Landed, Listening, Setup, Text, Trace
-from hixl_aio.demo.models import Model, load_model
-from hixl_aio.demo.plan import CREDIT_SIGNAL, KV_LABEL, KV_SIGNAL, Handoff, Plan, make_plan, pack_credit
+from hixl_aio.demo.models import Model
+from hixl_aio.demo.plan import CREDIT_SIGNAL, KV_LABEL, KV_SIGNAL, Handoff, Plan, pack_credit, prepare
 from hixl_aio.demo.tokenizer import Detokenizer
 from hixl_aio.demo.verify import kv_hashes, logits_hash
 
@@ -42,14 +42,16 @@ class Decoder:
     """Receives and answers the requests of a plan."""
 
     def __init__(
-        self, engine: Engine, region: MemoryRegion, model: Model, plan: Plan, channel: Channel, verify: bool
+        self, engine: Engine, region: MemoryRegion, model: Model, plan: Plan, parent: Parent, verify: bool
     ) -> None:
         self._engine = engine
         self._memory = region.view()
         self._model = model
         self._plan = plan
-        self._channel = channel
+        self._parent = parent
         self._verify = verify
+        # What has not arrived must not end a run that is to find out what it is.
+        self._choose = likeliest if verify else greedy
         self._jobs: asyncio.Queue[_Job] = asyncio.Queue()
         self._credits_left = len(plan.requests)
 
@@ -75,17 +77,17 @@ class Decoder:
             await self._engine.signal(peer, CREDIT_SIGNAL, pack_credit(slot))
 
     async def _land(self, payload: bytes) -> _Job:
-        at = time.monotonic()
         handoff = Handoff.unpack(payload, self._plan)
         logits = self._plan.layout.logits(handoff.slot, self._memory)
-        if greedy(logits) != handoff.first_token:
+        if not self._verify and greedy(logits) != handoff.first_token:
             raise HandoffError(
                 f"the logits of request {handoff.request} choose another token than prefill did"
             )
+        at = time.monotonic()
         hashes = [logits_hash(logits)] if self._verify else []
         cache = self._plan.layout.cache(handoff.slot, self._memory)
         job = _Job(handoff, cache, self._model.tokenizer.detokenizer(), hashes)
-        await self._channel.send(Landed(handoff.request, at, job.text.feed(handoff.first_token)))
+        await self._parent.send(Landed(handoff.request, at, job.text.feed(handoff.first_token)))
         return job
 
     async def _generate_all(self, peer: Peer) -> None:
@@ -104,14 +106,14 @@ class Decoder:
                 break
             token = await asyncio.to_thread(self._step, job, token)
             if text := job.text.feed(token):
-                await self._channel.send(Text(job.handoff.request, text))
+                await self._parent.send(Text(job.handoff.request, text))
         seconds = time.monotonic() - started
         if text := job.text.finish():
-            await self._channel.send(Text(job.handoff.request, text))
+            await self._parent.send(Text(job.handoff.request, text))
         tokens = tuple(job.tokens)
-        await self._channel.send(Generated(job.handoff.request, tokens, token == end, job.steps, seconds))
+        await self._parent.send(Generated(job.handoff.request, tokens, token == end, job.steps, seconds))
         if self._verify:
-            await self._channel.send(Trace(job.handoff.request, tokens, job.kv, tuple(job.logits)))
+            await self._parent.send(Trace(job.handoff.request, tokens, job.kv, tuple(job.logits)))
 
     def _step(self, job: _Job, token: int) -> int:
         """One decoding step, reading the very memory that prefill wrote."""
@@ -120,25 +122,27 @@ class Decoder:
         job.steps += 1
         if self._verify:
             job.logits.append(logits_hash(logits))
-        return greedy(logits)
+        return self._choose(logits)
 
 
-async def serve(channel: Channel) -> None:
+async def serve(parent: Parent) -> None:
     """Be the decode process."""
-    setup = await channel.receive(Setup)
-    path = None if setup.path is None else Path(setup.path)
-    model = await asyncio.to_thread(load_model, setup.model, path)
-    plan = make_plan(model, setup.prompts, setup.max_tokens)
+    setup = await parent.receive(Setup)
+    model, plan = await asyncio.to_thread(prepare, setup)
     options = EngineOptions(links=setup.links)
     async with (
         Engine(name="decode", backend=setup.backend, options=options) as engine,
         await engine.allocate(plan.layout.region_nbytes, label=KV_LABEL, access=Access.WRITE) as region,
     ):
-        await channel.send(Listening(engine.address))
+        await parent.send(Listening(engine.address))
         peer = await engine.accept()
-        await Decoder(engine, region, model, plan, channel, setup.verify).answer_all(peer)
-        await channel.finish()
+        await Decoder(engine, region, model, plan, parent, setup.verify).answer_all(peer)
+        await parent.finish()
 
 
 def main() -> int:
     return run_child(serve, run)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -11,9 +11,14 @@ __all__ = (
     "DownloadError",
     "GgufError",
     "HandoffError",
+    "LostError",
+    "OutputError",
     "PromptError",
     "TokenizerError",
+    "ToldError",
+    "UnwrittenError",
     "WeightsError",
+    "first_leaf",
 )
 
 
@@ -63,12 +68,19 @@ class CacheError(DemoError):
     template = "KV cache: {0}; give it more token slots or shorten the prompt"
 
 
-class PromptError(DemoError):
-    """The prompts cannot be used. Fields: where they came from, what is wrong."""
+class UnwrittenError(DemoError):
+    """A result depends on cache bytes that never arrived. No fields."""
 
     template = (
-        "prompts from {0}: {1}; give one prompt a line, UTF-8, with \\n for a line break inside a prompt"
+        "the logits are not numbers: a key or value was read that had never been written; "
+        "run with --verify to see which"
     )
+
+
+class PromptError(DemoError):
+    """The prompts cannot be used. Fields: where they came from, what is wrong and what to do."""
+
+    template = "prompts from {0}: {1}"
 
 
 class HandoffError(DemoError):
@@ -77,7 +89,28 @@ class HandoffError(DemoError):
     template = "hand-over: {0}; both processes must run the same version of hixl-aio"
 
 
+class OutputError(DemoError):
+    """Standard output cannot be written. Fields: what is wrong."""
+
+    template = "standard output: {0}; all processes were ended"
+
+
 class ChildError(DemoError):
     """A process of the demo ended before its work did. Fields: role, what happened."""
 
     template = "the {0} process {1}; the others were ended too. Run again, with HIXL_AIO_DEBUG=1 for more"
+
+
+class LostError(ChildError):
+    """A process of the demo gave up because another one was gone, whose own end tells more."""
+
+
+class ToldError(DemoError):
+    """What a child said of an error that the demo raises on purpose. Fields: its message."""
+
+
+def first_leaf(error: BaseException) -> BaseException:
+    """The first error inside nested groups."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

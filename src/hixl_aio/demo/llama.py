@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from hixl_aio.demo.errors import CacheError, WeightsError
+from hixl_aio.demo.errors import CacheError, UnwrittenError, WeightsError
 from hixl_aio.demo.gguf import Array, GgufFile
 
 Rotations = npt.NDArray[np.complex64]
@@ -29,6 +29,7 @@ __all__ = (
     "LlamaWeights",
     "advance",
     "greedy",
+    "likeliest",
     "load_weights",
 )
 
@@ -312,8 +313,13 @@ def advance(steps: Generator[int, None, Array]) -> int | Array:
 
 
 def greedy(logits: Array) -> int:
-    """The likeliest token. NaN wins over every number in NumPy's argmax, so that is refused."""
-    token = int(np.argmax(logits))
+    """The likeliest token. Raises :class:`UnwrittenError` where it is not a number."""
+    token = likeliest(logits)
     if np.isnan(logits[token]):
-        raise CacheError("the logits are not numbers: a key or value was read that had never been written")
+        raise UnwrittenError
     return token
+
+
+def likeliest(logits: Array) -> int:
+    """The likeliest token; NaN wins over every number."""
+    return int(np.argmax(logits))

@@ -20,6 +20,7 @@ __all__ = (
     "Connected",
     "Done",
     "Failed",
+    "Fetched",
     "Generated",
     "Landed",
     "Listening",
@@ -121,11 +122,22 @@ class Trace:
 
 
 @dataclass(frozen=True, slots=True)
+class Fetched:
+    """Download: where the checked model file is."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
 class Failed:
-    """A child: why it gives up."""
+    """A child: why it gives up. ``error`` is empty where the message says it all.
+
+    ``consequence``: it lost the other process, whose own end tells more.
+    """
 
     error: str
     message: str
+    consequence: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +146,8 @@ class Done:
 
 
 Message = (
-    Setup | Listening | Connect | Connected | Landed | Text | Generated | Sent | Trace | Failed | Done
+    Setup | Fetched | Listening | Connect | Connected
+    | Landed | Text | Generated | Sent | Trace | Failed | Done
 )  # fmt: skip
 _KINDS: Final[dict[str, Callable[..., Message]]] = {kind.__name__: kind for kind in get_args(Message)}
 

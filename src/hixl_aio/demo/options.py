@@ -37,6 +37,6 @@ class DemoOptions:
 
     def __post_init__(self) -> None:
         if self.prompts is not None and not self.prompts:
-            raise PromptError("the options", "there is none")
+            raise PromptError("the options", "there is none; leave them out for those that are built in")
         if self.max_tokens < 1:
             raise PromptError("the options", f"answers of {self.max_tokens} tokens; at least 1 is needed")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -16,7 +17,8 @@ import numpy as np
 from hixl_aio.demo.errors import CacheError, HandoffError
 from hixl_aio.demo.gguf import Array
 from hixl_aio.demo.llama import KVCache, LlamaConfig
-from hixl_aio.demo.models import Model
+from hixl_aio.demo.messages import Setup
+from hixl_aio.demo.models import Model, load_model
 
 __all__ = (
     "CREDIT_SIGNAL",
@@ -29,6 +31,7 @@ __all__ = (
     "SlotLayout",
     "make_plan",
     "pack_credit",
+    "prepare",
     "unpack_credit",
 )
 
@@ -120,6 +123,12 @@ def make_plan(model: Model, prompts: Sequence[str], max_tokens: int) -> Plan:
     return Plan(requests, SlotLayout(model.config, needed), max_tokens)
 
 
+def prepare(setup: Setup) -> tuple[Model, Plan]:
+    """Load the model and plan the run, as each process does for itself."""
+    model = load_model(setup.model, None if setup.path is None else Path(setup.path))
+    return model, make_plan(model, setup.prompts, setup.max_tokens)
+
+
 @dataclass(frozen=True, slots=True)
 class Handoff:
     """The payload of the signal that says a request has landed: 20 bytes, little-endian."""
@@ -141,9 +150,8 @@ class Handoff:
         if request >= len(plan.requests) or slot >= SLOTS or first_token >= plan.layout.config.vocabulary:
             raise HandoffError(f"request {request}, slot {slot} or token {first_token} does not exist")
         if prompt_tokens != len(plan.requests[request].tokens):
-            raise HandoffError(
-                f"request {request} has {prompt_tokens} tokens, not {plan.requests[request].tokens}"
-            )
+            wanted = len(plan.requests[request].tokens)
+            raise HandoffError(f"request {request} has {wanted} tokens, not {prompt_tokens}")
         return cls(request, slot, prompt_tokens, first_token)
 
 

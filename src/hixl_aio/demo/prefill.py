@@ -9,21 +9,21 @@ its own bytes are.
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import Generator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 
 from hixl_aio import Completion, Engine, EngineOptions, MemoryRegion, Peer, RemoteRegion, run
-from hixl_aio.demo.child import Channel, run_child
+from hixl_aio.demo.child import Parent, run_child
 from hixl_aio.demo.errors import HandoffError
 from hixl_aio.demo.gguf import Array
 from hixl_aio.demo.intervals import Interval, overlap, total
 from hixl_aio.demo.llama import KVCache, advance, greedy
 from hixl_aio.demo.messages import Connect, Connected, Sent, Setup
-from hixl_aio.demo.models import Model, load_model
+from hixl_aio.demo.models import Model
 from hixl_aio.demo.plan import (
     CREDIT_SIGNAL,
     KV_LABEL,
@@ -32,7 +32,7 @@ from hixl_aio.demo.plan import (
     Handoff,
     Plan,
     Request,
-    make_plan,
+    prepare,
     unpack_credit,
 )
 
@@ -93,11 +93,15 @@ class Prefiller:
         return slot
 
     async def _prefill(self, transfer: _Transfer, puts: asyncio.TaskGroup) -> None:
+        """Compute a request in a thread; while it computes a layer, the one before is sent."""
         self._transfers.append(transfer)
         self._in_slot[transfer.slot] = transfer
         cache = self._plan.layout.cache(transfer.slot, self._memory)
         steps = self._model.llama.prefill(transfer.request.tokens, cache)
-        while isinstance(step := await asyncio.to_thread(_timed, transfer, steps), int):
+        loop = asyncio.get_running_loop()
+        computing = loop.run_in_executor(None, _timed, transfer, steps)
+        while isinstance(step := await computing, int):
+            computing = loop.run_in_executor(None, _timed, transfer, steps)
             self._put_layer(transfer, cache, step, puts)
         self._put_logits(transfer, step, puts)
 
@@ -159,26 +163,28 @@ def _describe(peer: Peer) -> str:
     return "; ".join(f"{link.name} ({link.reason})" for link in peer.route)
 
 
-async def serve(channel: Channel) -> None:
+async def serve(parent: Parent) -> None:
     """Be the prefill process."""
-    setup = await channel.receive(Setup)
-    path = None if setup.path is None else Path(setup.path)
-    model = await asyncio.to_thread(load_model, setup.model, path)
-    plan = make_plan(model, setup.prompts, setup.max_tokens)
+    setup = await parent.receive(Setup)
+    model, plan = await asyncio.to_thread(prepare, setup)
     options = EngineOptions(links=setup.links)
     async with (
         Engine(name="prefill", backend=setup.backend, options=options) as engine,
         await engine.allocate(plan.layout.region_nbytes, label="source") as source,
     ):
-        peer = await engine.connect((await channel.receive(Connect)).address)
+        peer = await engine.connect((await parent.receive(Connect)).address)
         target = peer.region(KV_LABEL)
         if target.nbytes != source.nbytes:
             raise HandoffError(f"decode lends {target.nbytes} bytes, {source.nbytes} are needed")
-        await channel.send(Connected(_describe(peer)))
+        await parent.send(Connected(_describe(peer)))
         for sent in await Prefiller(engine, peer, source, target, model, plan).send_all():
-            await channel.send(sent)
-        await channel.finish()
+            await parent.send(sent)
+        await parent.finish()
 
 
 def main() -> int:
     return run_child(serve, run)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import mmap
-from pathlib import Path
+import sys
 
-from hixl_aio.demo.child import Channel, run_child
+from hixl_aio.demo.child import Parent, run_child
 from hixl_aio.demo.llama import KVCache, advance, greedy
 from hixl_aio.demo.messages import Setup, Trace
-from hixl_aio.demo.models import Model, load_model
-from hixl_aio.demo.plan import Plan, Request, make_plan
+from hixl_aio.demo.models import Model
+from hixl_aio.demo.plan import Plan, Request, prepare
 from hixl_aio.demo.verify import kv_hashes, logits_hash
 
 __all__ = ("main", "serve", "trace_request")
@@ -33,18 +33,20 @@ def trace_request(model: Model, plan: Plan, request: Request, cache: KVCache) ->
     return Trace(request.index, tuple(tokens), kv, tuple(hashes))
 
 
-async def serve(channel: Channel) -> None:
+async def serve(parent: Parent) -> None:
     """Run every prompt in this one process and tell the traces."""
-    setup = await channel.receive(Setup)
-    path = None if setup.path is None else Path(setup.path)
-    model = await asyncio.to_thread(load_model, setup.model, path)
-    plan = make_plan(model, setup.prompts, setup.max_tokens)
+    setup = await parent.receive(Setup)
+    model, plan = await asyncio.to_thread(prepare, setup)
     memory = memoryview(mmap.mmap(-1, plan.layout.slot_nbytes))  # aligned to a page, as registered memory is
     cache = plan.layout.cache(0, memory)
     for request in plan.requests:
-        await channel.send(await asyncio.to_thread(trace_request, model, plan, request, cache))
-    await channel.finish()
+        await parent.send(await asyncio.to_thread(trace_request, model, plan, request, cache))
+    await parent.finish()
 
 
 def main() -> int:
     return run_child(serve, asyncio.run)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

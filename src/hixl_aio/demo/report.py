@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
+import sys
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,12 +15,15 @@ from rich.table import Table
 
 from hixl_aio.demo.options import ModelName
 
-__all__ = ("FOOTNOTE", "Report", "RequestReport", "print_report", "to_json")
+__all__ = ("Report", "RequestReport", "to_json", "to_text")
 
-FOOTNOTE: Final = (
-    "On loopback the transfer is about 1 % of prefill, so overlapping it is barely visible in these times; "
-    "it counts where the link is slow."
-)
+_LEGEND: Final = {
+    "prefill": "time spent computing",
+    "first token": "from the start of prefill, after any wait for a free slot, until decode had read it",
+    "transfer": "from a put's call until the event loop took its completion: includes waiting for the loop",
+    "hidden": "the part of transfer during which prefill was computing, this prompt or the next",
+    "per second": "tokens after the first; prefill may be using the processor at the same time",
+}
 _HEADINGS: Final = (  # in two lines, so that a table fits 80 columns
     "",
     "prompt\ntokens",
@@ -30,10 +35,10 @@ _HEADINGS: Final = (  # in two lines, so that a table fits 80 columns
     "new\ntokens",
     "per\nsecond",
 )
-_ABOUT: Final[dict[ModelName, str]] = {
-    "smollm2": "SmolLM2-135M is an English model: other languages pass through, but their text is poor.",
-    "tiny": "The tiny model has random weights: its text is noise by design.",
-}
+_ENGLISH: Final = "SmolLM2-135M is an English model: other languages pass through, but their text is poor."
+_TINY: Final = (
+    "The tiny model has random weights: its text is noise. It computes too little for its times to mean much."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +46,12 @@ class RequestReport:
     """One request. Times in seconds.
 
     Attributes:
-        first_token: from the start of prefill until decode had the cache and the first token.
-        transfer: how long at least one byte of the request was under way.
-        hidden: how much of ``transfer`` passed while prefill was computing.
+        prefill: how long prefill computed.
+        first_token: from the start of prefill until decode had read the first token. The wait for a free slot
+            comes before.
+        transfer: how long at least one put was under way, from its call until the event loop of prefill took
+            its completion: not less than the copying took.
+        hidden: how much of ``transfer`` passed while prefill was computing, this request or the next.
         tokens_per_second: of decoding, without the first token.
     """
 
@@ -77,21 +85,45 @@ class Report:
 
 def to_json(report: Report) -> str:
     """One JSON object; sizes in bytes, times in seconds."""
-    body = dataclasses.asdict(report) | {"note": FOOTNOTE}
+    body = dataclasses.asdict(report) | {"legend": _LEGEND, "note": _note(report)}
     for entry, request in zip(body["requests"], report.requests, strict=True):
         entry["hidden_share"] = request.hidden_share
-    return json.dumps(body, ensure_ascii=False, indent=2)
+    return json.dumps(body, ensure_ascii=False, indent=2) + "\n"
 
 
-def print_report(report: Report, console: Console) -> None:
+def to_text(report: Report, width: int | None = None) -> str:
+    """The table and what there is to say about it, in colour where standard output shows it."""
+    text = io.StringIO()
+    console = Console(file=text, width=width, force_terminal=sys.stdout.isatty())
     console.print(_table(report))
     console.print(f"Route: {report.route}", highlight=False, markup=False)
-    console.print(f"{FOOTNOTE} {_ABOUT[report.model]}", style="dim", highlight=False, markup=False)
+    console.print(_legend())
+    console.print(_note(report), style="dim", highlight=False, markup=False)
     if report.verified:
         console.print(
             "Verified: KV bytes, every step's logits and tokens equal those of a single process.",
             style="green",
         )
+    return text.getvalue()
+
+
+def _legend() -> Table:
+    table = Table.grid(padding=(0, 2))
+    for name, meaning in _LEGEND.items():
+        table.add_row(name, meaning, style="dim")
+    return table
+
+
+def _note(report: Report) -> str:
+    """What to make of the figures."""
+    if report.model == "tiny":
+        return _TINY
+    transfer = sum(request.transfer for request in report.requests)
+    prefill = sum(request.prefill for request in report.requests)
+    return (
+        f"Within one machine transfers are short, here {100 * transfer / prefill:.1f} % of prefill: hiding "
+        f"them hardly shows in the first token. It counts where the link is slow. {_ENGLISH}"
+    )
 
 
 def _table(report: Report) -> Table:

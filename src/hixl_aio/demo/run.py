@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final
 
-from rich.console import Console
-
-from hixl_aio.demo.child import first_leaf
-from hixl_aio.demo.errors import DemoError, HandoffError
+from hixl_aio.demo.errors import DemoError, HandoffError, first_leaf
+from hixl_aio.demo.interrupts import Interrupts, tell
 from hixl_aio.demo.messages import (
     Connect,
     Connected,
+    Fetched,
     Generated,
     Landed,
     Listening,
@@ -27,58 +24,56 @@ from hixl_aio.demo.messages import (
 )
 from hixl_aio.demo.options import DemoOptions
 from hixl_aio.demo.prompts import BUILT_IN
-from hixl_aio.demo.report import Report, RequestReport, print_report, to_json
-from hixl_aio.demo.supervise import Child, Children
+from hixl_aio.demo.report import Report, RequestReport, to_json, to_text
+from hixl_aio.demo.screen import Answers, Output, standard_output
+from hixl_aio.demo.supervise import Children, children
 from hixl_aio.demo.verify import first_difference
-from hixl_aio.demo.weights import ensure
+from hixl_aio.demo.weights import sweep
 
 __all__ = ("DemoOptions", "run_demo")
 
 _FAILURE: Final = 1
-_INTERRUPTED: Final = 130
-_TITLE: Final = 100  # characters of a prompt that head its answer
-# A model may say anything: control characters other than tab and line feed must not reach the terminal.
-_HARMLESS: Final = {code: "\ufffd" for code in (*range(0x20), *range(0x7F, 0xA0)) if code not in (0x09, 0x0A)}
 
 
-def run_demo(options: DemoOptions) -> int:
-    """Run the demo; returns the exit status. Messages about failures go to standard error."""
+def run_demo(options: DemoOptions, interrupts: Interrupts | None = None) -> int:
+    """Run the demo as the whole program, in the main thread. Returns the exit status.
+
+    Ctrl-C and signals to end are taken over for good. Messages about failures go to standard error.
+
+    Args:
+        options: what to do.
+        interrupts: for a program that has taken them over already.
+    """
+    if interrupts is None:
+        with Interrupts() as interrupts:
+            return run_demo(options, interrupts)
     try:
-        report = _run(options)
-        sys.stdout.flush()
-    except KeyboardInterrupt:
-        return _complain("interrupted; both processes were ended", _INTERRUPTED)
+        report = asyncio.run(_interruptible(options, interrupts))
+    except asyncio.CancelledError:
+        tell(f"{interrupts.words}; all processes were ended")
+        return interrupts.status
     except DemoError as error:
-        return _complain(str(error), _FAILURE)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes it once more
-        return _complain("nobody reads the output any more; both processes were ended", _FAILURE)
+        tell(str(error))
+        return _FAILURE
     if report.difference is not None:
-        return _complain(f"verification failed: {report.difference}", _FAILURE)
+        tell(f"verification failed: {report.difference}")
+        return _FAILURE
     return 0
 
 
-def _complain(message: str, status: int) -> int:
-    print(f"hixl-aio demo: {message}", file=sys.stderr)
-    return status
-
-
-def _run(options: DemoOptions) -> Report:
-    prompts = BUILT_IN if options.prompts is None else options.prompts
-    path = ensure() if options.model == "smollm2" else None
-    try:
-        report = asyncio.run(_Run(options, prompts, path).run())
-    except BaseExceptionGroup as errors:
-        raise first_leaf(errors) from errors
-    if options.json:
-        print(to_json(report))
-    else:
-        print_report(report, Console())
-    return report
+async def _interruptible(options: DemoOptions, interrupts: Interrupts) -> Report:
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+    with interrupts.cancelling(lambda: loop.call_soon_threadsafe(task.cancel)):
+        try:
+            async with standard_output() as output:
+                return await _Run(options, output).run()
+        except BaseExceptionGroup as errors:
+            raise first_leaf(errors) from errors
 
 
 @dataclass(slots=True)
-class _Answer:
+class _Heard:
     """What has been heard of one request."""
 
     landed: Landed | None = None
@@ -88,88 +83,112 @@ class _Answer:
 
 
 class _Run:
-    """One run: two children, what they said, and the screen."""
+    """One run: two processes that work, and what they said."""
 
-    def __init__(self, options: DemoOptions, prompts: tuple[str, ...], path: Path | None) -> None:
+    def __init__(self, options: DemoOptions, output: Output) -> None:
         self._options = options
-        self._prompts = prompts
-        self._setup = Setup(
-            model=options.model,
-            path=None if path is None else str(path),
-            prompts=prompts,
-            max_tokens=options.max_tokens,
-            verify=options.verify,
-            backend=options.backend,
-            links=options.links,
-        )
-        self._answers = [_Answer() for _ in prompts]
-        self._traces: list[Trace] = []
+        self._output = output
+        self._prompts = BUILT_IN if options.prompts is None else options.prompts
+        self._answers = None if options.json else Answers(self._prompts, output.write)
+        self._heard = [_Heard() for _ in self._prompts]
+        self._path: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._address: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._route = ""
-        self._screen = _Screen(prompts, quiet=options.json)
+        self._traces: list[Trace] = []
+        self._single: list[Trace] = []
 
     async def run(self) -> Report:
-        async with Children() as children:
-            decode = await children.start("decode", "hixl_aio.demo.decode")
-            prefill = await children.start("prefill", "hixl_aio.demo.prefill")
-            async with asyncio.TaskGroup() as group:
-                for child in (decode, prefill):
-                    group.create_task(self._follow(child, prefill))
-            await children.finish()
-        difference = await self._compare() if self._options.verify else None
+        setup = await self._generate()
+        difference = await self._compare(setup) if self._options.verify else None
         verified = (difference is None) if self._options.verify else None
-        reports = tuple(self._report(index) for index in range(len(self._prompts)))
-        return Report(self._options.model, self._route, reports, verified, difference)
+        requests = tuple(map(self._report, range(len(self._prompts))))
+        report = Report(self._options.model, self._route, requests, verified, difference)
+        self._output.write(to_json(report) if self._options.json else to_text(report))
+        return report
 
-    async def _follow(self, child: Child, prefill: Child) -> None:
-        await child.send(self._setup)
-        async for message in child.messages():
-            if isinstance(message, Listening):
-                await prefill.send(Connect(message.address))
-            else:
-                self._hear(message)
+    async def _generate(self) -> Setup:
+        """Have the prompts prefilled in one process and answered in the other."""
+        try:
+            async with children() as them:
+                decode = await them.start("decode", "hixl_aio.demo.decode", self._hear)
+                prefill = await them.start("prefill", "hixl_aio.demo.prefill", self._hear)
+                setup = await self._setup(them)
+                if sys.stderr is not None and sys.stderr.isatty():
+                    tell("loading the model into a prefill and a decode process ...")
+                await decode.send(setup)
+                await prefill.send(setup)
+                await prefill.send(Connect(await self._address))
+        finally:
+            if self._options.model == "smollm2":
+                sweep()  # a download process that was killed could not
+        return setup
+
+    async def _setup(self, them: Children) -> Setup:
+        path = None
+        if self._options.model == "smollm2":
+            await them.start("download", "hixl_aio.demo.fetch", self._hear)
+            path = await self._path
+        return Setup(
+            model=self._options.model,
+            path=path,
+            prompts=self._prompts,
+            max_tokens=self._options.max_tokens,
+            verify=self._options.verify,
+            backend=self._options.backend,
+            links=self._options.links,
+        )
+
+    async def _compare(self, setup: Setup) -> str | None:
+        """Run the same prompts in a single process and say where the two runs first differ."""
+        if not self._options.json:
+            tell("verifying against a single process ...")
+        async with children() as them:
+            single = await them.start("verification", "hixl_aio.demo.reference", self._hear_single)
+            await single.send(setup)
+        return first_difference(self._traces, self._single)
 
     def _hear(self, message: Message) -> None:
         match message:
+            case Fetched(path):
+                self._path.set_result(path)
+            case Listening(address):
+                self._address.set_result(address)
             case Connected(route):
                 self._route = route
             case Landed(request, _, text):
-                self._answers[request].landed = message
+                self._heard[request].landed = message
                 self._say(request, text)
             case Text(request, text):
                 self._say(request, text)
             case Generated(request):
-                self._answers[request].generated = message
-                self._screen.end(request)
+                self._heard[request].generated = message
+                if self._answers is not None:
+                    self._answers.end(request)
             case Sent(request):
-                self._answers[request].sent = message
+                self._heard[request].sent = message
             case Trace():
                 self._traces.append(message)
             case _:
                 raise HandoffError(f"{type(message).__name__} was not expected")
 
-    def _say(self, request: int, text: str) -> None:
-        self._answers[request].pieces.append(text)
-        self._screen.add(request, text)
+    def _hear_single(self, message: Message) -> None:
+        if not isinstance(message, Trace):
+            raise HandoffError(f"{type(message).__name__} was not expected")
+        self._single.append(message)
 
-    async def _compare(self) -> str | None:
-        """Run the same prompts in a single process and say where the two runs first differ."""
-        if not self._options.json:
-            print("Verifying against a single process ...", file=sys.stderr, flush=True)
-        async with Children() as children:
-            child = await children.start("verification", "hixl_aio.demo.reference")
-            await child.send(self._setup)
-            single = [trace async for trace in child.messages() if isinstance(trace, Trace)]
-            await children.finish()
-        return first_difference(self._traces, single)
+    def _say(self, request: int, text: str) -> None:
+        self._heard[request].pieces.append(text)
+        if self._answers is not None:
+            self._answers.add(request, text)
 
     def _report(self, index: int) -> RequestReport:
-        answer = self._answers[index]
-        landed, generated, sent = answer.landed, answer.generated, answer.sent
+        heard = self._heard[index]
+        landed, generated, sent = heard.landed, heard.generated, heard.sent
         if landed is None or generated is None or sent is None:
             raise HandoffError(f"prompt {index + 1} was not reported completely")
         return RequestReport(
             prompt=self._prompts[index],
-            text="".join(answer.pieces),
+            text="".join(heard.pieces),
             stopped=generated.stopped,
             prompt_tokens=sent.prompt_tokens,
             new_tokens=len(generated.tokens),
@@ -180,43 +199,3 @@ class _Run:
             hidden=sent.hidden,
             tokens_per_second=generated.steps / generated.seconds if generated.steps else None,
         )
-
-
-class _Screen:
-    """Streams answers to standard output, one after the other; what comes early waits for its turn."""
-
-    def __init__(self, prompts: tuple[str, ...], *, quiet: bool) -> None:
-        self._prompts = prompts
-        self._quiet = quiet
-        self._waiting = [""] * len(prompts)
-        self._ended = [False] * len(prompts)
-        self._current = 0
-        self._open = False
-
-    def add(self, request: int, text: str) -> None:
-        self._waiting[request] += text
-        self._flush()
-
-    def end(self, request: int) -> None:
-        self._ended[request] = True
-        self._flush()
-
-    def _flush(self) -> None:
-        while not self._quiet and self._current < len(self._prompts):
-            if not self._open and (self._waiting[self._current] or self._ended[self._current]):
-                self._write(f"[{self._current + 1}/{len(self._prompts)}] {self._title(self._current)}\n")
-                self._open = True
-            self._write(self._waiting[self._current])
-            self._waiting[self._current] = ""
-            if not self._ended[self._current]:
-                return
-            self._write("\n\n")
-            self._current, self._open = self._current + 1, False
-
-    def _title(self, request: int) -> str:
-        words = " ".join(self._prompts[request].split())
-        return words if len(words) <= _TITLE else words[: _TITLE - 4] + " ..."
-
-    def _write(self, text: str) -> None:
-        if text:
-            print(text.translate(_HARMLESS), end="", flush=True)

@@ -1,138 +1,179 @@
-"""The parent's side of its children: starting them, talking to them, and leaving none behind."""
+"""The parent's side of its children: starting them, listening to them, and leaving none behind."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
-from collections.abc import AsyncIterator
-from types import TracebackType
+import subprocess
+from collections.abc import AsyncIterator, Callable
 from typing import Final
 
-from hixl_aio.demo.errors import ChildError
-from hixl_aio.demo.messages import MAX_LINE, Done, Failed, Message, decode_message, encode_message
+from hixl_aio.demo.channel import Channel
+from hixl_aio.demo.errors import ChildError, DemoError, LostError, ToldError, first_leaf
+from hixl_aio.demo.messages import Done, Failed, Message
 from hixl_aio.demo.process import child_command, child_environment
 
-__all__ = ("Child", "Children")
+__all__ = ("Child", "Children", "Hear", "children")
 
-_GRACE: Final = 1.0  # seconds a child has to end by itself once its standard input is closed
+_GRACE: Final = 0.75  # seconds a child has to end by itself once its standard input is closed
 _FINISH: Final = 10.0  # seconds a child has to end after its work was done
+
+Hear = Callable[[Message], None]
 
 
 class Child:
-    """One child process."""
+    """One child process. It has a session of its own: Ctrl-C at the terminal reaches the parent alone."""
 
-    def __init__(self, role: str, process: asyncio.subprocess.Process) -> None:
-        assert process.stdin is not None
-        assert process.stdout is not None
+    def __init__(self, role: str, process: subprocess.Popen[bytes], channel: Channel) -> None:
         self.role = role
-        self.process = process
-        self._stdin = process.stdin
-        self._stdout = process.stdout
+        self.done = asyncio.Event()  # it has said its last word
+        self.ended = asyncio.Event()
+        self._process = process
+        self._channel = channel
+        # Readable once the process has ended, whatever becomes of its pipes.
+        self._descriptor = os.pidfd_open(process.pid)
+        asyncio.get_running_loop().add_reader(self._descriptor, self._reap)
 
     @classmethod
     async def start(cls, role: str, module: str) -> Child:
-        """Start ``module`` in a session of its own: Ctrl-C at the terminal then reaches the parent alone."""
-        process = await asyncio.create_subprocess_exec(
-            *child_command(module),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            env=child_environment(),
-            start_new_session=True,
-            limit=MAX_LINE,
-        )
-        return cls(role, process)
+        process = _spawn(module)
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            return cls(role, process, await Channel.open(process.stdout, process.stdin))
+        except BaseException:
+            process.kill()
+            process.wait()
+            raise
+
+    def _reap(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._descriptor)
+        os.close(self._descriptor)
+        self._process.wait()
+        self.ended.set()
 
     async def send(self, message: Message) -> None:
-        try:
-            self._stdin.write(encode_message(message))
-            await self._stdin.drain()
-        except ConnectionError:
-            raise await self.failure() from None
+        """A child that is gone is told nothing; :meth:`listen` says why it is gone."""
+        with contextlib.suppress(ConnectionError):
+            await self._channel.send(message)
 
-    async def messages(self) -> AsyncIterator[Message]:
-        """What the child says, up to Done. Anything else that ends it is :class:`ChildError`."""
-        while line := await self._stdout.readline():
-            message = decode_message(line)
-            if isinstance(message, Done):
-                return
-            if isinstance(message, Failed):
-                raise ChildError(self.role, f"failed: {message.error}: {message.message}")
-            yield message
-        raise await self.failure()
+    async def listen(self, hear: Hear) -> None:
+        """Hear the child out. An end before it was done, or a bad one, is a :class:`DemoError`."""
+        async for message in self._channel.messages():
+            match message:
+                case Done():
+                    self.done.set()
+                case Failed():
+                    raise _told(self.role, message)
+                case _:
+                    hear(message)
+        await self.ended.wait()
+        if self._process.returncode != 0 or not self.done.is_set():
+            raise self._fate()
 
-    async def failure(self) -> ChildError:
-        """Why the child is gone, after its pipes have closed."""
-        try:
-            async with asyncio.timeout(_GRACE):
-                return ChildError(self.role, _how_it_ended(await self.process.wait()))
-        except TimeoutError:
-            return ChildError(self.role, "closed its pipes and lives on")
+    def ask_to_end(self) -> None:
+        self._channel.finish()
 
-    @property
-    def was_killed(self) -> bool:
-        return self.process.returncode is not None and self.process.returncode < 0
+    async def end(self) -> None:
+        """Kill it if need be, and let go of it."""
+        if not self.ended.is_set():
+            self._process.kill()
+            await self.ended.wait()
+        await self._channel.close()
 
-    def close_input(self) -> None:
-        """Ask the child to end."""
-        self._stdin.close()
+    async def reason(self) -> DemoError | None:
+        """Why it ended, unless because the other one had, or because it was asked to."""
+        async for message in self._channel.messages():
+            if isinstance(message, Failed) and not message.consequence:
+                return _told(self.role, message)
+        return self._fate() if self.ended.is_set() and self._process.returncode < 0 else None
 
-    def kill(self) -> None:
-        if self.process.returncode is None:
-            self.process.kill()
+    def _fate(self) -> ChildError:
+        status = self._process.returncode
+        if status < 0:
+            return ChildError(self.role, f"was ended by {signal.Signals(-status).name}")
+        return ChildError(self.role, f"ended early with status {status}")
 
 
-def _how_it_ended(status: int) -> str:
-    if status < 0:
-        return f"was ended by {signal.Signals(-status).name}"
-    return f"ended early with status {status}"
+def _spawn(module: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        child_command(module),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        bufsize=0,
+        env=child_environment(),
+        start_new_session=True,
+    )
+
+
+def _told(role: str, failed: Failed) -> DemoError:
+    """The error that a child has told."""
+    if not failed.error:
+        return ToldError(failed.message)
+    kind = LostError if failed.consequence else ChildError
+    return kind(role, f"failed: {failed.error}: {failed.message}")
 
 
 class Children:
-    """The children of one run; leaving the block ends them all, within two seconds, however it is left."""
+    """The children of one run."""
 
-    def __init__(self) -> None:
+    def __init__(self, group: asyncio.TaskGroup) -> None:
+        self._group = group
         self._children: list[Child] = []
 
-    async def __aenter__(self) -> Children:
-        return self
-
-    async def start(self, role: str, module: str) -> Child:
+    async def start(self, role: str, module: str, hear: Hear) -> Child:
+        """Start ``module``; what it says goes to ``hear``."""
         child = await Child.start(role, module)
         self._children.append(child)
+        self._group.create_task(child.listen(hear))
         return child
 
     async def finish(self) -> None:
-        """End children whose work is done; one that ends badly all the same is an error."""
+        """Wait until all are done, and end them."""
         for child in self._children:
-            child.close_input()
+            await child.done.wait()
+        for child in self._children:
+            child.ask_to_end()
         for child in self._children:
             try:
                 async with asyncio.timeout(_FINISH):
-                    status = await child.process.wait()
+                    await child.ended.wait()
             except TimeoutError:
                 raise ChildError(child.role, f"did not end within {_FINISH:g} s of its last word") from None
-            if status != 0:
-                raise ChildError(child.role, _how_it_ended(status))
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        killed: list[Child] = []
+    async def end(self) -> DemoError | None:
+        """End them all, gently where they listen. Returns a reason for which one had ended before."""
         try:
             for child in self._children:
-                child.close_input()
+                child.ask_to_end()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_GRACE):
-                    await self._wait()
-            killed = [child for child in self._children if child.was_killed]  # by somebody else
+                    for child in self._children:
+                        await child.ended.wait()
+            reasons = [await child.reason() for child in self._children if child.ended.is_set()]
         finally:
             for child in self._children:
-                child.kill()
-            await self._wait()
-        if isinstance(error, Exception) and killed:
-            raise await killed[0].failure() from error  # the cause, of which the error may be a consequence
+                await child.end()
+        return next(filter(None, reasons), None)
 
-    async def _wait(self) -> None:
-        for child in self._children:
-            await child.process.wait()
+
+@contextlib.asynccontextmanager
+async def children() -> AsyncIterator[Children]:
+    """A block with children: it ends when all of them have ended well, or with the first error.
+
+    However it ends, it takes less than two seconds from then and leaves no process. What is raised is the
+    cause: that a process was killed rather than that the others missed it.
+    """
+    group = asyncio.TaskGroup()
+    found = Children(group)
+    try:
+        async with group:
+            yield found
+            await found.finish()
+    except BaseExceptionGroup as errors:
+        first, cause = first_leaf(errors), await found.end()
+        raise cause if cause is not None and isinstance(first, LostError) else first from errors
+    finally:
+        await found.end()

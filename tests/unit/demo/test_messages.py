@@ -8,6 +8,7 @@ from hixl_aio.demo.errors import HandoffError
 from hixl_aio.demo.messages import (
     Done,
     Failed,
+    Fetched,
     Generated,
     Message,
     Setup,
@@ -25,7 +26,8 @@ from hixl_aio.demo.messages import (
         Text(3, "line\u2028break\r\n"),
         Generated(1, (1, 2, 3), False, 2, 0.25),
         Trace(0, (), ("ab",), ()),
-        Failed("OSError", "x"),
+        Fetched("/a/b"),
+        Failed("OSError", "x", consequence=True),
         Done(),
     ],
 )

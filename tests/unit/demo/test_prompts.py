@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import io
+import contextlib
+import os
+import socket
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from hixl_aio.demo.errors import PromptError
 from hixl_aio.demo.models import Model
-from hixl_aio.demo.prompts import BUILT_IN, parse_prompts, read_prompts
+from hixl_aio.demo.prompts import BUILT_IN, parse_prompts, read_prompts, waiting_prompts
 
 
 def test_built_in_prompts(smollm2: Model) -> None:
@@ -38,10 +41,80 @@ def test_other_escapes_are_refused() -> None:
         parse_prompts(["fine", "C:\\temp"], "x")
 
 
-def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A dash reads standard input."""
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"one\ntwo\n")))
-    assert read_prompts("-") == ("one", "two")
+@contextlib.contextmanager
+def standard_input(descriptor: int) -> Iterator[None]:
+    """Have this descriptor, which is closed afterwards, as standard input."""
+    with open(descriptor, encoding="utf-8") as file, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stdin", file)
+        yield
+
+
+@contextlib.contextmanager
+def pipe_with(data: bytes, *, closed: bool = True) -> Iterator[None]:
+    """Have a pipe with this in it as standard input."""
+    reader, writer = os.pipe()
+    os.write(writer, data)
+    if closed:
+        os.close(writer)
+    with standard_input(reader):
+        yield
+    if not closed:
+        os.close(writer)
+
+
+def test_standard_input() -> None:
+    """A dash reads standard input to its end."""
+    with pipe_with(b"one\ntwo\n"):
+        assert read_prompts("-") == ("one", "two")
+    with pipe_with(b""), pytest.raises(PromptError, match="there is none"):
+        read_prompts("-")
+
+
+def test_what_is_sent_without_a_word_is_taken(tmp_path: Path) -> None:
+    """A pipe, a socket and a redirected file give prompts though nobody said that they would."""
+    with pipe_with(b"one\ntwo"):
+        assert waiting_prompts() == ("one", "two")
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.sendall(b"three\n")
+        theirs.shutdown(socket.SHUT_WR)
+        with standard_input(os.dup(ours.fileno())):
+            assert waiting_prompts() == ("three",)
+    path = tmp_path / "prompts.txt"
+    path.write_text("four\n")
+    with standard_input(os.open(path, os.O_RDONLY)):
+        assert waiting_prompts() == ("four",)
+
+
+def test_nothing_is_waited_for_that_was_not_meant(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """No standard input, /dev/null, a terminal, an empty file or pipe, and silence are no prompts."""
+    (tmp_path / "empty").touch()
+    for path in ("/dev/null", tmp_path / "empty"):
+        with standard_input(os.open(path, os.O_RDONLY)):
+            assert waiting_prompts() is None
+    with pipe_with(b""):
+        assert waiting_prompts() is None
+    terminal, other = os.openpty()
+    with standard_input(other):
+        assert waiting_prompts() is None
+    os.close(terminal)
+    monkeypatch.setattr(sys, "stdin", None)
+    assert waiting_prompts() is None
+    assert capfd.readouterr().err == ""
+    with pipe_with(b"", closed=False):
+        assert waiting_prompts() is None
+    assert "standard input is silent" in capfd.readouterr().err
+
+
+def test_what_begins_must_end() -> None:
+    """A pipe that has said something and stays open is an error after a moment, not a wait without end."""
+    with (
+        pipe_with(b"one\n", closed=False),
+        pytest.raises(PromptError, match=r"no end after 0\.5 s of silence"),
+    ):
+        waiting_prompts()
 
 
 @pytest.mark.parametrize(
@@ -69,5 +142,5 @@ def test_limits(tmp_path: Path) -> None:
     with pytest.raises(PromptError, match="more than 1048576 bytes"):
         read_prompts(path)
     path.write_bytes(b"x\n" * 1001)
-    with pytest.raises(PromptError, match="more than 1000 prompts"):
+    with pytest.raises(PromptError, match="more than 1000;"):
         read_prompts(path)

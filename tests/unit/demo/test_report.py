@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import json
 
-from rich.console import Console
-
-from hixl_aio.demo.report import Report, RequestReport, print_report, to_json
+from hixl_aio.demo.report import Report, RequestReport, to_json, to_text
 
 REQUEST = RequestReport(
     prompt="Why\n[bold]is[/bold] it?",
@@ -25,15 +22,9 @@ REQUEST = RequestReport(
 EMPTY = RequestReport("x", "", True, 1, 0, 0, 0.0001, 0.0002, 0.0, 0.0, None)
 
 
-def printed(report: Report, width: int = 80) -> str:
-    out = io.StringIO()
-    print_report(report, Console(file=out, width=width))
-    return out.getvalue()
-
-
 def test_table_fits_80_columns() -> None:
-    """Every figure is shown whole in 80 columns, with the route and the footnote about loopback."""
-    text = printed(Report("smollm2", "shm (both on this host)", (REQUEST, EMPTY)))
+    """Every figure is shown whole in 80 columns, with the route and what each time means."""
+    text = to_text(Report("smollm2", "shm (both on this host)", (REQUEST, EMPTY)), width=80)
     for figure in (
         "424",
         "19.5 MB",
@@ -48,14 +39,15 @@ def test_table_fits_80_columns() -> None:
         assert figure in text
     assert "…" not in text
     assert all(len(line) <= 80 for line in text.splitlines())
-    assert "about 1 % of prefill" in " ".join(text.split())
+    assert "here 1.4 % of prefill" in " ".join(text.split())
+    assert "includes waiting for the loop" in " ".join(text.split())
     assert "English model" in text
     assert "Verified" not in text
 
 
 def test_verification_is_said() -> None:
     """A run that was compared and found equal says so."""
-    assert "Verified" in printed(Report("tiny", "shm", (REQUEST,), verified=True))
+    assert "Verified" in to_text(Report("tiny", "shm", (REQUEST,), verified=True))
 
 
 def test_json() -> None:
@@ -69,4 +61,5 @@ def test_json() -> None:
     assert body["requests"][0]["prompt"] == REQUEST.prompt
     assert body["requests"][1]["hidden_share"] is None
     assert body["requests"][1]["tokens_per_second"] is None
-    assert "loopback" in body["note"]
+    assert "random weights" in body["note"]
+    assert "transfer" in body["legend"]
