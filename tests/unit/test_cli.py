@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -42,31 +41,6 @@ def test_prompts_come_from_one_place(tmp_path: Path) -> None:
     result = runner.invoke(cli.app, ["demo", "--prompts", str(tmp_path / "none")])
     assert result.exit_code == 1
     assert "none" in result.output
-
-
-def test_nothing_on_standard_input_is_no_prompt(tmp_path: Path) -> None:
-    """/dev/null, an empty file and a silent pipe are not read; a file with a line and a filled pipe are."""
-    code = "from hixl_aio.cli.app import standard_input_has_prompts as has; print(has())"
-
-    def has(**given: object) -> bool:
-        result: subprocess.CompletedProcess[str] = subprocess.run(  # type: ignore[call-overload]
-            [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True, **given
-        )
-        return result.stdout == "True\n"
-
-    empty, full = tmp_path / "empty", tmp_path / "full"
-    empty.touch()
-    full.write_text("Hello\n")
-    assert not has(stdin=subprocess.DEVNULL)
-    with empty.open() as file:
-        assert not has(stdin=file)
-    with full.open() as file:
-        assert has(stdin=file)
-    assert has(input="Hello\n")
-    reading, writing = os.pipe()
-    assert not has(stdin=reading)
-    os.close(reading)
-    os.close(writing)
 
 
 def test_a_missing_extra_is_named(

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hixl_aio.demo.interrupts import Interrupts
 
 __all__ = ("main",)
 
 
 def main() -> None:
     """Run the command line."""
+    from hixl_aio.demo.interrupts import Interrupts
+
+    with Interrupts() as interrupts:  # from the first import on that takes time
+        _run(interrupts)
+
+
+def _run(interrupts: Interrupts) -> None:
     try:
         from hixl_aio.cli.app import app
     except ModuleNotFoundError as error:
@@ -20,4 +31,4 @@ def main() -> None:
             file=sys.stderr,
         )
         sys.exit(1)
-    app()
+    app(obj=interrupts)

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import enum
-import os
-import select
-import stat
-import sys
 from typing import Annotated, Final, NoReturn
 
 import typer
@@ -23,8 +19,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-_STANDARD_INPUT: Final = "-"
-_PIPE_PATIENCE: Final = 0.2  # seconds for whoever fills the pipe to begin
+_DEMO_HELP: Final = (
+    "Without --prompt and --prompts, text that is piped or redirected into standard input is taken as "
+    "prompts; where there is none (a terminal, /dev/null, a pipe that stays silent), three are built in."
+)
 
 
 class ModelChoice(enum.StrEnum):
@@ -66,8 +64,9 @@ def root(
     """Asyncio-first one-sided transfers between the memories of processes."""
 
 
-@app.command()
+@app.command(epilog=_DEMO_HELP)
 def demo(
+    context: typer.Context,
     prompt: Annotated[
         list[str] | None,
         typer.Option("--prompt", metavar="TEXT", help="A prompt; may be given several times."),
@@ -75,7 +74,9 @@ def demo(
     prompts: Annotated[
         str | None,
         typer.Option(
-            "--prompts", metavar="FILE", help="A file with one prompt a line; - for standard input."
+            "--prompts",
+            metavar="FILE",
+            help="A file with one prompt a line, \\n for a line break in it; - for standard input.",
         ),
     ] = None,
     model: Annotated[
@@ -99,14 +100,13 @@ def demo(
     if prompt and prompts is not None:
         raise typer.BadParameter("give --prompt or --prompts, not both", param_hint="--prompts")
     from hixl_aio.demo.errors import DemoError
-    from hixl_aio.demo.prompts import read_prompts
+    from hixl_aio.demo.prompts import read_prompts, waiting_prompts
 
     try:
-        chosen = tuple(prompt) if prompt else None
-        if prompts is None and chosen is None and standard_input_has_prompts():
-            prompts = _STANDARD_INPUT
         if prompts is not None:
-            chosen = read_prompts(prompts)
+            chosen: tuple[str, ...] | None = read_prompts(prompts)
+        else:
+            chosen = tuple(prompt) if prompt else waiting_prompts()
     except DemoError as error:
         fail(str(error))
     try:
@@ -127,26 +127,10 @@ def demo(
         )
     except DemoError as error:
         fail(str(error))
-    raise typer.Exit(run_demo(options))
+    raise typer.Exit(run_demo(options, context.obj))
 
 
 def fail(message: str) -> NoReturn:
     """Say what is wrong and leave with status 1."""
     typer.echo(f"hixl-aio: {message}", err=True)
     raise typer.Exit(1)
-
-
-def standard_input_has_prompts() -> bool:
-    """Was something redirected or piped into us? A terminal, /dev/null or a silent pipe is no prompt."""
-    try:
-        descriptor = sys.stdin.fileno()
-        mode = os.fstat(descriptor)
-    except (OSError, ValueError, AttributeError):
-        return False
-    if stat.S_ISREG(mode.st_mode):
-        return mode.st_size > 0
-    if not stat.S_ISFIFO(mode.st_mode):
-        return False
-    poll = select.poll()
-    poll.register(descriptor, select.POLLIN)
-    return any(event & select.POLLIN for _, event in poll.poll(_PIPE_PATIENCE * 1000))
