@@ -49,6 +49,7 @@ struct PairSettings {
   std::uint32_t signal_capacity = 64;
   host::LinkKind link = host::LinkKind::inproc;
   host::LinkKind host_link = host::LinkKind::none;  // none: the same
+  int service_fd = -1;                              // b's, if it has a service of its own
 };
 
 // `a.peer` writes the channel that `b.peer` reads, and the other way round.
@@ -63,6 +64,9 @@ struct Pair {
     auto owned_a = host::Channel::create(settings.max_regions, settings.signal_capacity, error);
     auto owned_b = host::Channel::create(settings.max_regions, settings.signal_capacity, error);
     REQUIRE(a.doorbell && b.doorbell && owned_a && owned_b);
+    if (settings.service_fd >= 0) {
+      b.service = copy_of(settings.service_fd);
+    }
     a.owned = owned_a.get();
     b.owned = owned_b.get();
     auto out_a = host::Channel::attach(copy_of(owned_b->fd()), error);

@@ -8,6 +8,15 @@
 #include <cstring>
 
 namespace hixl_aio::host {
+namespace {
+
+// A value that another process may change at any moment: one read, so that what was checked is what is used (INV-12).
+template <typename T>
+T read_once(T& value) noexcept {
+  return std::atomic_ref<T>(value).load(std::memory_order_relaxed);
+}
+
+}  // namespace
 
 // ---- initiator
 
@@ -28,16 +37,15 @@ void CoopInitiator::end_chunk(Op& op) noexcept {
 }
 
 void CoopInitiator::reap_slot(Peer& peer, std::uint64_t counter) noexcept {
-  const CoopSlot& slot = peer.out().coop_slot(counter);
+  CoopSlot& slot = peer.out().coop_slot(counter);
   auto& pieces = peer.coop_slots[counter % kCoopSlots];
   std::uint64_t at = 0;
   for (std::size_t i = 0; i < pieces.size(); ++i) {
     const CoopPiece& piece = pieces[i];
     Op& op = *piece.op;
     Run& run = op.runs[piece.run];
-    if (slot.run_status[i] != 0) {
-      const auto status = static_cast<Status>(slot.run_status[i]);
-      run.state = status == Status::stale_region ? RunState::stale : RunState::failed;
+    if (const std::uint8_t status = read_once(slot.run_status[i]); status != 0) {
+      run.state = static_cast<Status>(status) == Status::stale_region ? RunState::stale : RunState::failed;
     } else {
       if (run.direction == Direction::get) {
         std::memcpy(run.local + piece.offset, slot.data + at, piece.nbytes);
@@ -64,83 +72,78 @@ bool CoopInitiator::reap(Peer& peer) noexcept {
   return moved;
 }
 
-// One slot takes pieces of as many waiting operations as fit, one direction at a time; an operation that has more goes
-// to the end of the line, so a small one waits for the slots in flight and no longer.
-bool CoopInitiator::fill_slot(Peer& peer) noexcept {
+// Takes up to `limit` bytes of `op` into the slot that is being filled, from `at` on. The first piece decides the slot's
+// direction. Empty runs need no piece. Returns the bytes taken.
+std::uint64_t CoopInitiator::take_pieces(Peer& peer, Op& op, std::uint64_t at, std::uint64_t limit) noexcept {
   CoopSlot& slot = peer.out().coop_slot(peer.coop_submitted);
   auto& pieces = peer.coop_slots[peer.coop_submitted % kCoopSlots];
+  std::uint64_t taken = 0;
+  while (taken < limit && pieces.size() < kCoopRuns && op.next_run < op.runs.size()) {
+    const Run& run = op.runs[op.next_run];
+    const std::uint64_t nbytes = std::min(limit - taken, run.nbytes - op.next_offset);
+    if (nbytes > 0) {
+      if (!pieces.empty() && run.direction != peer.coop_direction) {
+        break;
+      }
+      peer.coop_direction = run.direction;
+      slot.runs[pieces.size()] = CoopRun{run.remote_offset + op.next_offset, nbytes, run.region, run.generation};
+      if (run.direction == Direction::put) {
+        std::memcpy(slot.data + at + taken, run.local + op.next_offset, nbytes);
+      }
+      pieces.push_back(CoopPiece{&op, op.next_run, op.next_offset, nbytes});
+      ++op.outstanding;
+      taken += nbytes;
+      op.next_offset += nbytes;
+    }
+    if (op.next_offset == run.nbytes) {
+      ++op.next_run;
+      op.next_offset = 0;
+    }
+  }
+  return taken;
+}
+
+// One slot takes pieces of as many waiting operations as fit, one direction at a time; an operation that has more goes
+// to the end of the line, so a small one waits for the slots in flight and no longer. False: nothing was left to copy.
+bool CoopInitiator::fill_slot(Peer& peer) noexcept {
+  const auto& pieces = peer.coop_slots[peer.coop_submitted % kCoopSlots];
   std::uint64_t at = 0;
-  std::size_t turns = peer.coop_waiting.size();
-  Direction direction = Direction::put;
-  while (turns-- > 0 && at < kCoopSlotNbytes && pieces.size() < kCoopRuns) {
+  for (std::size_t turns = peer.coop_waiting.size(); turns > 0 && at < kCoopSlotNbytes && pieces.size() < kCoopRuns;
+       --turns) {
     Op& op = *peer.coop_waiting.front();
+    peer.coop_waiting.pop_front();
+    op.queued = false;
     if (op.stop_requested.load(std::memory_order_relaxed) && ok(op.status)) {
       op.status = Status::stopped;
     }
-    if (!ok(op.status) || op.next_run >= op.runs.size()) {
-      peer.coop_waiting.pop_front();
-      op.queued = false;
-      if (op.outstanding == 0) {
-        finisher_.finish(op);
-      }
-      continue;
+    if (ok(op.status)) {
+      // Half a slot at most while others wait: nobody's large operation fills all the slots alone.
+      const std::uint64_t left = kCoopSlotNbytes - at;
+      at += take_pieces(peer, op, at, turns > 1 ? std::max<std::uint64_t>(left / 2, 1) : left);
     }
-    if (pieces.empty()) {
-      direction = op.runs[op.next_run].direction;
-    }
-    peer.coop_waiting.pop_front();
-    op.queued = false;
-    // Half a slot at most while others wait: nobody's large operation fills all the slots alone.
-    const std::uint64_t limit = turns > 0 ? std::max<std::uint64_t>((kCoopSlotNbytes - at) / 2, 1) : kCoopSlotNbytes - at;
-    std::uint64_t taken = 0;
-    while (taken < limit && pieces.size() < kCoopRuns && op.next_run < op.runs.size() &&
-           op.runs[op.next_run].direction == direction) {
-      const Run& run = op.runs[op.next_run];
-      const std::uint64_t nbytes = std::min(limit - taken, run.nbytes - op.next_offset);
-      if (nbytes > 0) {
-        slot.runs[pieces.size()] =
-            CoopRun{run.remote_offset + op.next_offset, nbytes, run.region, run.generation};
-        if (direction == Direction::put) {
-          std::memcpy(slot.data + at, run.local + op.next_offset, nbytes);
-        }
-        pieces.push_back(CoopPiece{&op, op.next_run, op.next_offset, nbytes});
-        ++op.outstanding;
-      }
-      at += nbytes;
-      taken += nbytes;
-      op.next_offset += nbytes;
-      if (op.next_offset == run.nbytes) {
-        ++op.next_run;
-        op.next_offset = 0;
-      }
-    }
-    if (op.next_run < op.runs.size()) {
+    if (ok(op.status) && op.next_run < op.runs.size()) {
       op.queued = true;
       peer.coop_waiting.push_back(&op);
     } else if (op.outstanding == 0) {
-      finisher_.finish(op);  // nothing but empty runs
+      finisher_.finish(op);  // stopped before it began, or nothing but empty runs
     }
   }
   if (pieces.empty()) {
     return false;
   }
+  CoopSlot& slot = peer.out().coop_slot(peer.coop_submitted);
   slot.run_count = static_cast<std::uint32_t>(pieces.size());
-  slot.direction = static_cast<std::uint32_t>(direction);
+  slot.direction = static_cast<std::uint32_t>(peer.coop_direction);
   return true;
 }
 
 bool CoopInitiator::fill(Peer& peer) noexcept {
   bool moved = false;
   while (!peer.coop_waiting.empty() && peer.coop_submitted - peer.coop_reaped < kCoopSlots) {
-    const std::size_t before = peer.coop_waiting.size();
-    if (!fill_slot(peer)) {
-      if (peer.coop_waiting.size() == before) {
-        break;
-      }
-      moved = true;
-      continue;
-    }
     moved = true;
+    if (!fill_slot(peer)) {
+      continue;  // whatever waited has ended
+    }
     ++peer.coop_submitted;
     ChannelHeader& header = peer.out().header();
     // Release: the slot is written before the service can see it.
@@ -149,6 +152,24 @@ bool CoopInitiator::fill(Peer& peer) noexcept {
     // handshake as for signals).
     if (header.coop_service_armed.exchange(0, std::memory_order_acq_rel) == 1) {
       peer.ring_service();
+    }
+  }
+  return moved;
+}
+
+// With the ring full nobody waits his turn for a stop: a target that is silent must not hold what has no slot.
+bool CoopInitiator::end_stopped(Peer& peer) noexcept {
+  bool moved = false;
+  for (std::size_t turns = peer.coop_waiting.size(); turns > 0; --turns) {
+    Op& op = *peer.coop_waiting.front();
+    peer.coop_waiting.pop_front();
+    if (op.outstanding == 0 && op.stop_requested.load(std::memory_order_relaxed)) {
+      op.queued = false;
+      op.status = ok(op.status) ? Status::stopped : op.status;
+      finisher_.finish(op);
+      moved = true;
+    } else {
+      peer.coop_waiting.push_back(&op);
     }
   }
   return moved;
@@ -195,6 +216,9 @@ bool CoopInitiator::advance() noexcept {
     } else {
       moved |= reap(*peer);
       moved |= fill(*peer);
+      if (peer->coop_submitted - peer->coop_reaped == kCoopSlots) {
+        moved |= end_stopped(*peer);
+      }
       if (peer->coop_reaped != peer->coop_submitted) {
         // Ask to be woken, then look again: an answer that came before the exchange is found by this look.
         peer->out().header().coop_initiator_armed.exchange(1, std::memory_order_acq_rel);
@@ -245,14 +269,15 @@ void CoopService::stop() noexcept {
   peers_.clear();
 }
 
-void CoopService::serve_slot(Peer& peer, CoopSlot& slot) noexcept {
-  // The slot belongs to another process, which may go on writing it: sizes are read once, into our own memory.
-  const std::uint32_t count = std::min(slot.run_count, kCoopRuns);
-  const auto direction = slot.direction == 0 ? Direction::put : Direction::get;
+void CoopService::serve_slot(CoopSlot& slot) noexcept {
+  // The slot belongs to another process, which may go on writing it.
+  const std::uint32_t count = std::min(read_once(slot.run_count), kCoopRuns);
+  const auto direction = read_once(slot.direction) == 0 ? Direction::put : Direction::get;
   std::uint64_t at = 0;
   for (std::uint32_t i = 0; i < count; ++i) {
-    CoopRun run{};
-    std::memcpy(&run, &slot.runs[i], sizeof(run));
+    CoopRun& claim = slot.runs[i];
+    const CoopRun run{read_once(claim.offset), read_once(claim.nbytes), read_once(claim.region),
+                      read_once(claim.generation)};
     Status status = Status::out_of_bounds;
     if (run.nbytes <= kCoopSlotNbytes - at) {
       std::byte* address = nullptr;
@@ -269,7 +294,6 @@ void CoopService::serve_slot(Peer& peer, CoopSlot& slot) noexcept {
     }
     slot.run_status[i] = static_cast<std::uint8_t>(status);
   }
-  (void)peer;
 }
 
 bool CoopService::serve(Peer& peer) noexcept {
@@ -277,11 +301,11 @@ bool CoopService::serve(Peer& peer) noexcept {
   // Acquire: the slots were written before the counter.
   const std::uint64_t submitted = header.coop_submitted.load(std::memory_order_acquire);
   if (submitted - peer.coop_served > kCoopSlots) {
-    return false;  // no engine writes that; the control thread ends such peers when their frames go wrong too
+    return false;  // no engine writes that: whoever does is not served
   }
   bool moved = false;
   while (peer.coop_served != submitted) {
-    serve_slot(peer, peer.in().coop_slot(peer.coop_served));
+    serve_slot(peer.in().coop_slot(peer.coop_served));
     ++peer.coop_served;
     header.coop_completed.store(peer.coop_served, std::memory_order_release);
     if (header.coop_initiator_armed.exchange(0, std::memory_order_acq_rel) == 1) {

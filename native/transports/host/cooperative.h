@@ -32,6 +32,8 @@ class CoopInitiator {
   void reap_slot(Peer& peer, std::uint64_t counter) noexcept;
   bool fill(Peer& peer) noexcept;
   bool fill_slot(Peer& peer) noexcept;
+  std::uint64_t take_pieces(Peer& peer, Op& op, std::uint64_t at, std::uint64_t limit) noexcept;
+  bool end_stopped(Peer& peer) noexcept;
   bool fail_all(Peer& peer) noexcept;
   void end_chunk(Op& op) noexcept;
 
@@ -59,7 +61,7 @@ class CoopService {
  private:
   void run() noexcept;
   bool serve(Peer& peer) noexcept;
-  void serve_slot(Peer& peer, CoopSlot& slot) noexcept;
+  void serve_slot(CoopSlot& slot) noexcept;
 
   RegionTable& regions_;
   UniqueFd fd_;

@@ -133,6 +133,7 @@ class Peer {
   std::vector<CoopPiece> coop_slots[kCoopSlots];
   std::uint64_t coop_submitted = 0;
   std::uint64_t coop_reaped = 0;
+  Direction coop_direction = Direction::put;  // of the slot that is being filled
   // ---- cooperative service, service thread only
   std::uint64_t coop_served = 0;
 
