@@ -398,12 +398,13 @@ class Engine:
     async def flush(self, peer: Peer | None = None) -> None:
         """Wait until every operation called before is delivered, to one peer or to all.
 
-        Completion means: all of them are delivered. Those that were stopped on request do not count.
+        Completion means: all of them are delivered, or had ended before. Those that were stopped on request
+            do not count.
 
         Cancellation: ends the wait, and stops nothing.
 
         Raises:
-            HixlAioError: one of them failed: the first failure.
+            HixlAioError: one of them failed meanwhile: the first failure.
         """
         await self._data.flush(peer)
 

@@ -40,7 +40,7 @@ class Epoch:
         self.outstanding = 0  # called, and neither delivered nor failed
         self.fenced = False  # what comes after waits for our end
         self.gate: Gate | None = None  # flushes that wait for our end
-        self.failure: HixlAioError | None = None  # the first one, for those flushes
+        self.failure: HixlAioError | None = None  # the first one since those flushes began
 
 
 class PeerLine:
@@ -196,10 +196,18 @@ class PeerLine:
             return
         operation.epoch = None
         epoch.outstanding -= 1
-        if failure is not None and epoch.failure is None:
-            epoch.failure = failure
+        if failure is not None:
+            self._tell_flushes(epoch, failure)
         if not epoch.outstanding:
             self._advance()
+
+    def _tell_flushes(self, epoch: Epoch, failure: HixlAioError) -> None:
+        """Flushes that wait for this epoch raise the first failure among what they wait for."""
+        reached = False
+        for later in self._epochs:
+            reached = reached or later is epoch
+            if reached and later.gate is not None and later.failure is None:
+                later.failure = failure
 
     def _advance(self) -> None:
         while len(self._epochs) > 1 and not self._epochs[0].outstanding:

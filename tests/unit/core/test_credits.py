@@ -214,8 +214,21 @@ def test_a_flush_waits_for_what_was_called_before_only() -> None:
     assert woken == ["one", "two"]
     assert one[1].failure is None
     assert two[1].failure is not None
+    bench.line.ended(bench_posted(bench), TransferFailedError())
+    late = bench.put()
+    three = bench.line.flush(lambda: opened(woken, "three"))
+    assert three is not None
+    bench.end(late)
+    assert three[1].failure is None  # what failed before it was called is not its news
     bench.end(third)
     assert bench.line.idle
+
+
+def bench_posted(bench: Bench) -> Operation:
+    """One more operation, posted and over."""
+    operation = bench.put()
+    operation.state = OperationState.SETTLED
+    return operation
 
 
 def test_thousands_of_stopped_operations_do_not_stay() -> None:
