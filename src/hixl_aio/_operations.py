@@ -215,10 +215,6 @@ class Operations:
             about = self.about(operation)
             log("warning", "transfer abandoned", op=about.op, peer=about.peer, nbytes=about.nbytes)
 
-    def end_quarantine(self, operation: Operation) -> None:
-        """Its link was torn down: now the transport cannot touch the memory any more (INV-2)."""
-        self._settle(operation)
-
     # ---- deadlines
 
     def watch_deadline(self, operation: Operation) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hixl_aio import Engine, EngineOptions, MemoryRegion, Peer, RemoteRegion, _native
+from hixl_aio import Access, Engine, EngineOptions, MemoryRegion, Peer, RemoteRegion, _native
 
 from .native_stand_in import StandIn
 
@@ -23,6 +24,14 @@ class Scene:
     peer: Peer
     source: MemoryRegion
     remote: RemoteRegion
+
+    def region_without(self, access: Access) -> RemoteRegion:
+        """A region of the peer that grants this access only."""
+        return dataclasses.replace(self.remote, access=access)
+
+    def region_of(self, incarnation: str) -> RemoteRegion:
+        """A region of another life."""
+        return dataclasses.replace(self.remote, incarnation=incarnation)
 
 
 SceneMaker = Callable[..., AbstractAsyncContextManager[Scene]]

@@ -45,6 +45,10 @@ class StandIn:
     reserved: int = 0
     calls: int = 0
     forked: bool = False
+    silent: bool = False  # requests of the control plane get no answer
+    refusal: Status | None = None  # the next one is refused at once
+    answer_status: Status = Status.OK  # what requests are answered with
+    bad_batch: str = ""  # why the next batch is refused
     lost: set[int] = field(default_factory=set)
     hold_shutdown: bool = False
     peers: dict[int, tuple[str, str, str]] = field(default_factory=dict)
@@ -107,7 +111,17 @@ class StandIn:
 
     # ---- control plane
 
+    def _refuse(self) -> None:
+        if self.refusal is not None:
+            error = _native.NativeError("refused")
+            error.status, error.text = int(self.refusal), "refused at once"
+            self.refusal = None
+            raise error
+
     def connect(self, token: int, address: str, timeout: float) -> None:
+        self._refuse()
+        if self.silent:
+            return
         number = len(self.peers) + 1
         self.peers[number] = (f"peer-{number}", address, f"{number:032x}")
         self._raise(_native.EVENT_CONNECTED, token, number)
@@ -118,18 +132,19 @@ class StandIn:
         self._raise(_native.EVENT_DISCONNECTED, token, peer)
 
     def refresh(self, token: int, peer: int) -> None:
-        self._raise(_native.EVENT_REFRESHED, token, peer)
+        self._raise(_native.EVENT_REFRESHED, token, peer, int(self.answer_status))
 
     def allocate(self, token: int, nbytes: int, access: int, label: str) -> None:
         self.register(token, 0x1000, nbytes, _native.KIND_SHARED, access, label)
 
     def register(self, token: int, address: int, nbytes: int, kind: int, access: int, label: str) -> None:
+        self._refuse()
         self._regions += 1
         info = (self._regions, 1, nbytes, address, kind, access, label)
         self._raise(_native.EVENT_ALLOCATED, token, region=info)
 
     def close_region(self, token: int, region: int, timeout: float) -> None:
-        self._raise(_native.EVENT_REGION_CLOSED, token)
+        self._raise(_native.EVENT_REGION_CLOSED, token, 0, int(self.answer_status))
 
     def find_region(self, peer: int, label: str) -> tuple[int, int, int, int, int, int, str]:
         return (7, 1, 1 << 20, 0, _native.KIND_SHARED, 3, label)
@@ -160,6 +175,10 @@ class StandIn:
         return self._post(token, "get" if kind else "put", peer, nbytes, name, payload)
 
     def batch(self, token: int, peer: int, parts: list[Any], name: bytes | None, payload: bytes) -> int:
+        if self.bad_batch:
+            error = _native.NativeError(self.bad_batch)
+            error.status, error.text, self.bad_batch = int(Status.OUT_OF_BOUNDS), self.bad_batch, ""
+            raise error
         return self._post(token, "batch", peer, len(parts), name, payload)
 
     def _post(self, token: int, kind: str, peer: int, nbytes: int, name: bytes | None, payload: bytes) -> int:
