@@ -147,12 +147,17 @@ class AsyncioBridge:
         # A future of the caller's is only watched: it is not ours to cancel.
         future: asyncio.Future[Any] = asyncio.ensure_future(awaitable, loop=self._loop)
         ours = future is not awaitable
+        dropped = False
 
         def done(ended: asyncio.Future[Any]) -> None:
             self._tasks.discard(ended)
+            if dropped:
+                return  # this call was on its way already
             callback(asyncio.CancelledError() if ended.cancelled() else ended.exception())
 
         def drop() -> None:
+            nonlocal dropped
+            dropped = True
             future.remove_done_callback(done)
             if ours:
                 future.add_done_callback(self._finished)

@@ -131,6 +131,11 @@ async def test_following_watches_and_ends_what_is_ours() -> None:
     drop()
     drop_future()
     await ended.wait()
+    resolved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    drop_resolved = b.follow(resolved, results.append)
+    resolved.set_result(None)
+    drop_resolved()  # the call back is on its way already
+    await b.checkpoint()
     assert not future.cancelled()
     future.set_result(None)
     await b.checkpoint()
