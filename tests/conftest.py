@@ -94,7 +94,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
 
 def _settled(look: Callable[[], set[str]]) -> set[str]:
     """What a thread that has been joined leaves in /proc goes a moment later: look again until then."""
-    limit = time.monotonic() + 1.0
+    limit = time.monotonic() + 5.0
     while (left := look()) and time.monotonic() < limit:
         time.sleep(0.001)
     return left
