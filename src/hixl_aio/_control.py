@@ -106,6 +106,10 @@ class ControlPlane:
             peer.incarnation, number, generation, nbytes, MemoryKind(kind), Access(access), found
         )
 
+    def gone(self, incarnation: str) -> Peer | None:
+        """The peer that had that life, if it is remembered."""
+        return self._gone.get(incarnation)
+
     def why_unreachable(self, incarnation: str, target: RemoteRegion | None) -> tuple[HixlAioError, bool]:
         """Why there is no connection to that life of an engine, and whether that is the world's doing."""
         peer = self._gone.get(incarnation)
@@ -279,6 +283,7 @@ class ControlPlane:
     def on_down(self, number: int, code: int, text: str) -> None:
         """A peer is gone; all its records and signals have come before."""
         peer = self._by_number.get(number)
+        self._runtime.native.forget_peer(number)
         if peer is None or peer._state in (PeerState.LOST, PeerState.CLOSED):
             return
         status = status_of(code)

@@ -207,6 +207,11 @@ class Submission:
         error, is_world = self._runtime.control.why_unreachable(incarnation, target)
         if not is_world:
             raise self._forget(operation, error)
+        gone = self._runtime.control.gone(incarnation)
+        if gone is not None:
+            operation.line = gone._line
+            if isinstance(operation.outcome, Completion):
+                operation.outcome.peer = gone
         self._done(operation, error)
 
     # ---- ready= and after=

@@ -19,11 +19,13 @@ from hixl_aio.errors import (
     ClosedError,
     HixlAioError,
     InternalError,
+    PeerError,
     TransferStoppedError,
 )
 
 if TYPE_CHECKING:
     from hixl_aio._bridge.base import Waitable, Waiter
+    from hixl_aio._core.credits import PeerLine
     from hixl_aio._runtime import Runtime
     from hixl_aio.peer import Peer
 
@@ -36,25 +38,32 @@ MAX_AWAITS_IN_A_ROW: Final = 32
 
 
 class _Failure:
-    """The error of an operation, until somebody looks at it. Dropped unseen, it is reported, once."""
+    """The error of an operation, until somebody looks at it. Dropped unseen, it is reported, once.
 
-    __slots__ = ("about", "error", "report", "seen")
+    The loss of a peer is one piece of news, however many operations it ends.
+    """
 
-    def __init__(self, error: HixlAioError, report: Callable[..., None], about: str) -> None:
+    __slots__ = ("about", "error", "line", "report", "seen")
+
+    def __init__(self, error: HixlAioError, report: Callable[..., None], about: str, line: PeerLine) -> None:
         self.error = error
         self.report = report
         self.about = about
+        self.line = line if isinstance(error, PeerError) else None
         # What the user ended on purpose is no news.
         self.seen = isinstance(error, TransferStoppedError | ClosedError)
 
     def look(self) -> HixlAioError:
         self.seen = True
+        if self.line is not None:
+            self.line.loss_was_told = True
         return self.error
 
     def __del__(self) -> None:
-        if not self.seen:
-            self.seen = True
-            self.report(f"{self.about} failed, and nobody looked at it", self.error)
+        if self.seen or (self.line is not None and self.line.loss_was_told):
+            return
+        self.look()
+        self.report(f"{self.about} failed, and nobody looked at it", self.error)
 
 
 class Completion:
@@ -274,7 +283,7 @@ class Completion:
         runtime = self._runtime
         self._ended = monotonic()
         if error is not None:
-            self._failure = _Failure(error, runtime.bridge.report, repr(self))
+            self._failure = _Failure(error, runtime.bridge.report, repr(self), operation.line)
         waiters, operation.waiters = operation.waiters, []
         for waiter in waiters:
             runtime.bridge.wake(waiter)

@@ -262,6 +262,26 @@ async def test_a_peer_that_dies_ends_what_waits_for_it(scene: SceneMaker) -> Non
             await s.engine.wait_capacity(s.peer)
 
 
+async def test_the_loss_of_a_peer_is_reported_once_however_many_operations_it_ends(scene: SceneMaker) -> None:
+    """In flight, in line and called afterwards; and not at all where somebody has looked at one of them."""
+    reports: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reports.append(context))
+    for look in (False, True):
+        async with scene(credits_per_peer=2) as s:
+            operations = [start(s) for _ in range(10)]
+            s.native.peer_down(1)
+            s.native.end(status=Status.PEER_LOST)
+            s.native.end(status=Status.PEER_LOST)
+            await turn()
+            operations += [start(s) for _ in range(10)]
+            assert all(operation.done() and operation.peer is s.peer for operation in operations)
+            if look:
+                assert operations[3].exception() is not None
+            del operations
+            gc.collect()
+        assert len(reports) == 1
+
+
 async def test_a_restarted_peer_is_told_first_and_stale_afterwards(scene: SceneMaker) -> None:
     """The first use after a restart says so; after a reconnect the old views are stale."""
     async with scene() as s:

@@ -64,6 +64,7 @@ class PeerLine:
         "down",
         "idle",
         "inflight",
+        "loss_was_told",
         "number",
         "stalled",
         "waiting",
@@ -87,6 +88,7 @@ class PeerLine:
         self.waiting = 0  # called and not posted: queued, or not ready yet
         self.stalled = False  # native code had no slot; try again after the next drain
         self.down = False
+        self.loss_was_told = False  # somebody has seen, or heard, that the peer is gone
         self.idle = True
 
     # ---- the ways in
