@@ -25,13 +25,22 @@ def _descriptors() -> dict[str, str]:
     return found
 
 
-def _native_threads() -> set[str]:
-    return set(os.listdir("/proc/self/task"))
+def _threads() -> set[str]:
+    """Python's threads and ours; libraries of mathematics have their own, and keep them."""
+    found = {f"{thread.name} ({thread.ident})" for thread in threading.enumerate()}
+    for task in os.listdir("/proc/self/task"):
+        try:
+            name = Path(f"/proc/self/task/{task}/comm").read_text().strip()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if name.startswith("hixl"):
+            found.add(f"{name} ({task})")
+    return found
 
 
 def _children() -> set[str]:
     found: set[str] = set()
-    for task in _native_threads():
+    for task in os.listdir("/proc/self/task"):
         try:
             found.update(Path(f"/proc/self/task/{task}/children").read_text().split())
         except (FileNotFoundError, ProcessLookupError):
@@ -71,7 +80,7 @@ _BEFORE = pytest.StashKey[tuple[dict[str, str], set[str], set[str]]]()
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
     """Remember what was there before any fixture."""
-    item.stash[_BEFORE] = (_descriptors(), _native_threads(), _children())
+    item.stash[_BEFORE] = (_descriptors(), _threads(), _children())
     return (yield)
 
 
@@ -82,9 +91,8 @@ def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
     gc.collect()
     descriptors, threads, children = item.stash[_BEFORE]
     _check_engines()
-    new_threads = _settled(lambda: _native_threads() - threads)
-    names = [thread.name for thread in threading.enumerate()]
-    assert not new_threads, f"{len(new_threads)} threads are left; Python knows {names}"
+    new_threads = _settled(lambda: _threads() - threads)
+    assert not new_threads, f"threads are left: {new_threads}"
     assert not (_children() - children), "child processes are left"
     new = {name: kind for name, kind in _descriptors().items() if descriptors.get(name) != kind}
     new = {name: kind for name, kind in new.items() if not kind.startswith("/proc/")}
