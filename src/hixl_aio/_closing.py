@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ("close_engine",)
 
+_PEER_PATIENCE: Final = 1.0  # seconds for peers to end the chunk in hand
 _NATIVE_SHUTDOWN: Final = 10.0  # seconds; it never takes that long unless something is broken
 
 
@@ -55,8 +56,9 @@ async def close_engine(runtime: Runtime, drain_timeout: float | None) -> None:
 async def _close(runtime: Runtime, drain_timeout: float | None) -> BaseException | None:
     _release_waiters(runtime)
     first = await _drain(runtime, drain_timeout)
-    cancelled = await _stop(runtime)
-    first = first or cancelled
+    for step in (_stop, _shut_out):
+        cancelled = await step(runtime)
+        first = first or cancelled
     request: Request = runtime.requests.begin(runtime.native.begin_shutdown)
     down, cancelled = await runtime.bridge.hold(request.gate, _NATIVE_SHUTDOWN)
     first = first or cancelled
@@ -112,11 +114,29 @@ async def _stop(runtime: Runtime) -> BaseException | None:
     settled, cancelled = await runtime.bridge.hold(gate, runtime.options.cancel_grace)
     if not settled:
         text = f"engine {runtime.name} closes with {len(table)} operations unsettled; tearing its links down"
-        try:
-            warnings.warn(AbandonedTransferWarning(text), stacklevel=2)
-        except Warning as warning:
-            runtime.bridge.report("an engine closes with operations under way", warning)
+        _warn(runtime, text)
     return cancelled
+
+
+async def _shut_out(runtime: Runtime) -> BaseException | None:
+    """No peer writes here any more. What a stopped process may still write to is kept for good (INV-10)."""
+    seconds = min(runtime.options.cancel_grace, _PEER_PATIENCE)
+    stuck, first = await runtime.regions.revoke_all(seconds)
+    if stuck:
+        labels = ", ".join(repr(record.label) for record in stuck[:5])
+        text = f"engine {runtime.name} closes while a stopped peer may still write to {labels}"
+        _warn(
+            runtime, f"{text} ({len(stuck)} regions); their memory stays referenced until this process ends"
+        )
+    return first
+
+
+def _warn(runtime: Runtime, text: str) -> None:
+    """Warnings may be errors here, and closing must go on."""
+    try:
+        warnings.warn(AbandonedTransferWarning(text), stacklevel=2)
+    except Warning as warning:
+        runtime.bridge.report("closing an engine", warning)
 
 
 def _forget(runtime: Runtime) -> None:

@@ -85,6 +85,10 @@ class ControlPlane:
         """The peer under which native code knows that number."""
         return self._by_number.get(number) or self._learn(number)
 
+    def has_peers(self) -> bool:
+        """Is there anybody who may reach our memory?"""
+        return bool(self._by_number)
+
     def connected(self) -> Iterator[Peer]:
         """All connected peers."""
         return iter(list(self.by_incarnation.values()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ("RegionBook",)
 
+_kept_for_good: Final[list[object]] = []  # memory that a stopped process may still write to
 _FOREVER: Final = -1.0
 _MAX_NBYTES: Final = 1 << 62
 
@@ -135,9 +137,7 @@ class RegionBook:
         if not record.revoked:
             # Peers are shut out first; our own operations may end meanwhile.
             seconds = _FOREVER if limit is None else limit
-            request = runtime.requests.begin(
-                lambda token: runtime.native.close_region(token, record.id, seconds)
-            )
+            request = runtime.requests.begin(self._closer(record, seconds))
         if record.pins:
             if record.busy_gate is None:
                 record.busy_gate = Gate(runtime.bridge.wake)
@@ -168,6 +168,31 @@ class RegionBook:
             record.revoked = True
         elif code != Status.REGION_BUSY:
             raise from_status(code, text, About(label=record.label, pins=record.pins))
+
+    async def revoke_all(self, seconds: float) -> tuple[list[RegionRecord], BaseException | None]:
+        """Shut all peers out of all regions.
+
+        Returns:
+            Those that a peer still held after so long, whose memory is kept for good; and the first
+            cancellation.
+        """
+        runtime = self._runtime
+        exported = [record for record in self.records.values() if record.access and not record.revoked]
+        if not runtime.control.has_peers():
+            return [], None
+        asked = [(record, runtime.requests.begin(self._closer(record, seconds))) for record in exported]
+        stuck: list[RegionRecord] = []
+        first: BaseException | None = None
+        for record, request in asked:
+            _, cancelled = await runtime.bridge.hold(request.gate, seconds + 1.0)
+            first = first or cancelled
+            if request.event is None or request.event[3] == Status.REGION_BUSY:
+                stuck.append(record)
+                _kept_for_good.append(record.keep)
+        return stuck, first
+
+    def _closer(self, record: RegionRecord, seconds: float) -> Callable[[int], None]:
+        return lambda token: self._runtime.native.close_region(token, record.id, seconds)
 
     def forget(self, record: RegionRecord) -> None:
         """Nobody can touch it any more."""

@@ -35,6 +35,7 @@ from hixl_aio import (
     TransferStoppedError,
     UnsupportedError,
     _closing,
+    _regions,
 )
 
 from .conftest import Scene, SceneMaker
@@ -343,6 +344,23 @@ async def test_native_code_that_does_not_shut_down_is_left_behind(
             await task
         assert operation.state is OperationState.SETTLED
         assert s.engine.closed
+
+
+async def test_memory_that_a_stopped_peer_may_write_to_is_kept_for_good(scene: SceneMaker) -> None:
+    """Closing goes on and says so; the buffer is never given back (INV-10)."""
+    buffer = bytearray(8)
+    async with scene() as s:
+        await s.engine.register(buffer, label="inbox", access=Access.WRITE)
+        s.native.answer_status = Status.REGION_BUSY
+        with pytest.warns(RuntimeWarning, match="'inbox'"):
+            await s.engine.aclose()
+    del s
+    gc.collect()
+    with pytest.raises(BufferError):
+        buffer.append(1)
+    _regions._kept_for_good.clear()
+    gc.collect()
+    buffer.append(1)
 
 
 async def test_closing_arguments(scene: SceneMaker) -> None:
