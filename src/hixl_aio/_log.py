@@ -6,11 +6,12 @@ structlog configuration nor ours touches the other's. Nothing is set up before t
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from functools import cache
 from typing import Any
 
-__all__ = ("log", "send_to_stderr")
+__all__ = ("is_heard", "log", "prepare", "send_to_stderr")
 
 LOGGER_NAME = "hixl_aio"
 
@@ -34,9 +35,28 @@ def _logger() -> Any:
 
 
 def log(level: str, event: str, **fields: object) -> None:
-    """Say what happened. Never on the data path."""
-    if logging.getLogger(LOGGER_NAME).isEnabledFor(logging.getLevelName(level.upper())):
-        getattr(_logger(), level)(event, **fields)
+    """Say what happened. Never on the data path, and never a failure of its own."""
+    if logging.getLogger(LOGGER_NAME).isEnabledFor(logging.getLevelName(level.upper())) and is_heard():
+        # The first event imports structlog, which needs a descriptor; handlers are the user's.
+        with contextlib.suppress(Exception):
+            getattr(_logger(), level)(event, **fields)
+
+
+def is_heard() -> bool:
+    """Would anybody see an event? If not, structlog is not even imported: that takes a tenth of a second."""
+    logger: logging.Logger | None = logging.getLogger(LOGGER_NAME)
+    while logger is not None:
+        if any(not isinstance(handler, logging.NullHandler) for handler in logger.handlers):
+            return True
+        logger = logger.parent if logger.propagate else None
+    return False
+
+
+def prepare() -> None:
+    """An engine opens: import now what the first event would import in the middle of work."""
+    if is_heard():
+        with contextlib.suppress(Exception):
+            _logger()
 
 
 @cache

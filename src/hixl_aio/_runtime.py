@@ -21,7 +21,7 @@ from hixl_aio._core.lifecycle import Lifecycle, LifeState
 from hixl_aio._core.optable import OperationState
 from hixl_aio._dataplane import DataPlane
 from hixl_aio._failures import About, from_native
-from hixl_aio._log import log, send_to_stderr
+from hixl_aio._log import log, prepare, send_to_stderr
 from hixl_aio._mail import MailRoom
 from hixl_aio._operations import Operations
 from hixl_aio._regions import RegionBook
@@ -133,6 +133,7 @@ class Runtime:
         self.debug = self.environment.debug or self.bridge.debug
         if self.environment.log is not None:
             send_to_stderr(self.environment.log)
+        prepare()
         life.advance(LifeState.OPENING)
         life.owner, life.pid = self.bridge.home, os.getpid()
         native: NativeEngine | None = None

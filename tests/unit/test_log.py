@@ -25,6 +25,27 @@ def test_events_reach_a_stdlib_logger(caplog: pytest.LogCaptureFixture) -> None:
     assert not structlog.is_configured()
 
 
+def test_without_a_handler_nothing_is_even_imported() -> None:
+    """structlog takes a tenth of a second; somebody must be listening for it."""
+    code = (
+        SCRIPT
+        + """
+import sys, logging
+assert "structlog" not in sys.modules
+logging.getLogger("hixl_aio").addHandler(logging.NullHandler())
+asyncio.run(main())
+assert "structlog" not in sys.modules
+logging.basicConfig(level="CRITICAL")
+asyncio.run(main())
+assert "structlog" in sys.modules
+"""
+    )
+    result = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False
+    )
+    assert (result.returncode, result.stderr) == (0, "")
+
+
 SCRIPT = """
 import asyncio, hixl_aio
 async def main():
