@@ -201,6 +201,7 @@ class NativeEngine {
     return py::make_tuple(lenient(info.name), lenient(info.address), info.incarnation, info.pid,
                           static_cast<int>(info.state), links);
   }
+  void forget_peer(PeerId peer) { transport().forget_peer(peer); }
   py::object hold_region(std::uint32_t region) {
     auto block = transport().hold_region(region);
     return block ? py::cast(RegionHold{std::move(block)}) : py::none();
@@ -271,6 +272,7 @@ class NativeEngine {
   bool stop(OpHandle handle) noexcept { return engine_->request_stop(handle); }
 
   std::int64_t reserve_signal(PeerId peer) { return refused(transport().reserve_signal(peer)); }
+  void unreserve_signal(PeerId peer) { transport().unreserve_signal(peer); }
   std::int64_t send_signal(PeerId peer, std::string_view name, std::string_view payload, int status, bool reserved) {
     return refused(transport().send_signal(peer, name, payload, static_cast<Status>(status), reserved));
   }
@@ -370,11 +372,13 @@ void bind_engine(py::module_& module) {
       .def("close_region", &NativeEngine::close_region)
       .def("find_region", &NativeEngine::find_region)
       .def("peer_info", &NativeEngine::peer_info)
+      .def("forget_peer", &NativeEngine::forget_peer)
       .def("hold_region", &NativeEngine::hold_region)
       .def("transfer", &NativeEngine::transfer)
       .def("batch", &NativeEngine::batch)
       .def("stop", &NativeEngine::stop)
       .def("reserve_signal", &NativeEngine::reserve_signal)
+      .def("unreserve_signal", &NativeEngine::unreserve_signal)
       .def("send_signal", &NativeEngine::send_signal)
       .def("signals_taken", &NativeEngine::signals_taken)
       .def("drain", &NativeEngine::drain);

@@ -380,7 +380,7 @@ TEST("the service refuses every claim that the owner's table does not bear out, 
   CHECK(s.table.revoke(0, own));
   CHECK_EQ(s.claim({0, 8, 0, 1}), status_byte(Status::stale_region));
   CHECK(s.table.service_idle(0));
-  s.table.free(0);
+  (void)s.table.free(0, 1);
   CHECK_EQ(s.claim({0, 8, 0, 1}), status_byte(Status::stale_region));
   CHECK(s.untouched());
   const RegionInfo again = s.add(Access::read_write);
@@ -498,7 +498,7 @@ TEST("a region is not idle while the service copies, and after it is idle the se
     while (!s.table.service_idle(0)) {
       std::this_thread::yield();
     }
-    s.table.free(0);
+    (void)s.table.free(0, own.info.generation);
     std::memset(s.memory.data(), 0xee, s.memory.size());
     for (int look = 0; look < 3; ++look) {
       std::this_thread::yield();

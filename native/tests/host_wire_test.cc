@@ -331,7 +331,8 @@ TEST("credentials and pidfd name the process at the other end") {
   REQUIRE(credentials.has_value());
   CHECK_EQ(credentials->pid, ::getpid());
   CHECK_EQ(credentials->uid, ::geteuid());
-  const UniqueFd pidfd = peer_pidfd(s.left.get(), credentials->pid);
+  UniqueFd pidfd;
+  CHECK(ok(peer_pidfd(s.left.get(), credentials->pid, pidfd)));
   CHECK(pidfd.valid());
   CHECK(!test::readable(pidfd.get()));  // we live
   CHECK(!peer_credentials(-1).has_value());

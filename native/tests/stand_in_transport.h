@@ -220,6 +220,7 @@ class StandInTransport final : public Transport {
   }
 
   Status reserve_signal(PeerId) noexcept override { return Status::ok; }
+  void unreserve_signal(PeerId) noexcept override {}
   Status send_signal(PeerId, std::string_view, std::string_view, Status, bool) noexcept override { return Status::ok; }
   bool drain_signals(SignalSink& sink, std::size_t limit) override {
     if (signals_waiting_.load() == 0) {
@@ -246,6 +247,7 @@ class StandInTransport final : public Transport {
     signals_.swap(others);
     signals_waiting_.store(signals_.size());
   }
+  void forget_peer(PeerId /*peer*/) override {}
   void signals_taken(PeerId, std::uint32_t) noexcept override {}
 
  private:

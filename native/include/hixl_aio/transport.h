@@ -123,12 +123,16 @@ class Transport {
 
   // ---- signals, loop thread.
   virtual Status reserve_signal(PeerId peer) noexcept = 0;
+  virtual void unreserve_signal(PeerId peer) noexcept = 0;  // a place that was reserved and not used
   virtual Status send_signal(PeerId peer, std::string_view name, std::string_view payload, Status status,
                              bool reserved) noexcept = 0;
   // Gives up to `limit` arrived signals to the sink; true if some may be left. Re-arms before it looks (INV-8).
   virtual bool drain_signals(SignalSink& sink, std::size_t limit) = 0;
   // Everything that has arrived from one peer: the last words of one that is down.
   virtual void drain_peer_signals(PeerId peer, SignalSink& sink) = 0;
+  // The caller has dealt with the peer's end and will not ask about it again. Until then look-ups still answer: a peer
+  // may come, speak and go between two looks of the loop.
+  virtual void forget_peer(PeerId peer) = 0;
   // The application has taken `count` signals of the peer: their places are free again.
   virtual void signals_taken(PeerId peer, std::uint32_t count) noexcept = 0;
 };

@@ -1,9 +1,11 @@
-// Connections: frames in and out, and how a peer ends.
+// Connections: how a peer becomes known, and the frames in and out.
 #include "transports/host/control.h"
 
 #include <sys/epoll.h>
 #include <unistd.h>
 
+#include <cstdio>
+#include <limits>
 #include <utility>
 
 namespace hixl_aio::host {
@@ -11,9 +13,18 @@ namespace {
 
 // What may wait for a peer that does not read its control socket before it is given up.
 constexpr std::size_t kMaxOutboundNbytes = 64U << 20U;
-constexpr double kGoneSeconds = 1.0;  // patience for the other side's last word
+// How long an introduction may lack its directory when no connect call waits for it.
+constexpr double kDirectorySeconds = 5.0;
 
-Event event_of(EventKind kind, Token token, PeerId peer, Status status = Status::ok, std::string text = {}) {
+std::string seconds_text(double seconds) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%g s", seconds);
+  return text;
+}
+
+}  // namespace
+
+Event event_of(EventKind kind, Token token, PeerId peer, Status status, std::string text) {
   Event event;
   event.kind = kind;
   event.token = token;
@@ -22,8 +33,6 @@ Event event_of(EventKind kind, Token token, PeerId peer, Status status = Status:
   event.text = std::move(text);
   return event;
 }
-
-}  // namespace
 
 ControlPlane::Connection* ControlPlane::find(PeerId peer) {
   const auto it = connections_.find(peer);
@@ -37,7 +46,53 @@ void ControlPlane::connect(Token token, const Address& address, double timeout) 
     connect_failed({token}, Status::closed, "the engine is closed");
     return;
   }
-  handshakes_.connect(token, address, timeout);
+  // Each call has its own time, however many of them wait for one attempt, and up to the moment at which the peer can be
+  // used.
+  const TimerId timer = state_.host->reactor().add_timer(
+      timeout, [this, token, text = address.text(), timeout] { connect_timed_out(token, text, timeout); });
+  connecting_.emplace(token, Connecting{address, timer});
+  handshakes_.connect(token, address);
+}
+
+void ControlPlane::answer_connect(Token token, PeerId peer, Status status, const std::string& text) {
+  const auto it = connecting_.find(token);
+  if (it != connecting_.end()) {
+    state_.host->reactor().cancel_timer(it->second.timer);
+    connecting_.erase(it);
+  }
+  state_.host->raise(event_of(EventKind::connected, token, peer, status, text));
+}
+
+void ControlPlane::connect_timed_out(Token token, const std::string& address, double timeout) {
+  connecting_.erase(token);
+  if (!handshakes_.give_up(token)) {
+    for (const auto& [id, connection] : connections_) {
+      if (std::erase(connection->connect_tokens, token) == 0) {
+        continue;
+      }
+      if (connection->connect_tokens.empty() && !connection->raise_accepted) {
+        take_down(*connection, Status::timed_out, "nobody waits for it any longer");
+      }
+      break;
+    }
+  }
+  state_.host->raise(event_of(EventKind::connected, token, 0, Status::timed_out,
+                              address + " did not answer within " + seconds_text(timeout) +
+                                  "; is the process stopped, or the timeout too short?"));
+}
+
+// Calls that joined a connection which the other side had begun are not bound to its fate: perhaps the one who called
+// there has only lost patience.
+void ControlPlane::fail_or_retry_connects(Connection& connection, Status status, const std::string& text) {
+  for (const Token token : std::exchange(connection.connect_tokens, {})) {
+    const auto it = connecting_.find(token);
+    if (connection.raise_accepted && !shutting_down_ && it != connecting_.end()) {
+      const Address address = it->second.address;
+      handshakes_.connect(token, address);
+    } else {
+      answer_connect(token, 0, status, "the peer went away: " + text);
+    }
+  }
 }
 
 PeerId ControlPlane::connected_to(const Incarnation& incarnation) {
@@ -74,14 +129,16 @@ void ControlPlane::introduced(Introduced made, std::vector<Token> tokens, bool o
     self_peer_ = id;
   }
   connections_.emplace(id, std::move(owned));
-  if (self_peer_ != 0 && self_hidden_ != 0) {
-    // What arrives over the inner half is the public peer's.
+  if (made.to_ourselves && outgoing) {
+    // What arrives over the inner half, which was introduced before, is the public peer's.
     if (Connection* inner = find(self_hidden_)) {
-      inner->peer->alias.store(self_peer_, std::memory_order_relaxed);
+      inner->peer->alias.store(id, std::memory_order_relaxed);
+      connection.peer->set_inner(*inner->peer);
     }
   }
   state_.service.add_peer(connection.peer);
   watch(connection);
+  await_directory(connection);
   send_directory(connection);
 }
 
@@ -89,7 +146,7 @@ void ControlPlane::already_connected(PeerId peer, std::vector<Token> tokens) {
   Connection* connection = find(peer);
   if (connection->known) {
     for (const Token token : tokens) {
-      state_.host->raise(event_of(EventKind::connected, token, peer));
+      answer_connect(token, peer, Status::ok, {});
     }
   } else {
     connection->connect_tokens.insert(connection->connect_tokens.end(), tokens.begin(), tokens.end());
@@ -98,12 +155,30 @@ void ControlPlane::already_connected(PeerId peer, std::vector<Token> tokens) {
 
 void ControlPlane::connect_failed(const std::vector<Token>& tokens, Status status, const std::string& text) {
   for (const Token token : tokens) {
-    state_.host->raise(event_of(EventKind::connected, token, 0, status, text));
+    answer_connect(token, 0, status, text);
   }
+}
+
+// Whoever introduces itself and says no more must not stay for ever.
+void ControlPlane::await_directory(Connection& connection) {
+  const PeerId id = connection.peer->id;
+  connection.introduction = state_.host->reactor().add_timer(kDirectorySeconds, [this, id] {
+    Connection* found = find(id);
+    if (found == nullptr) {
+      return;
+    }
+    found->introduction = 0;
+    if (!found->connect_tokens.empty()) {
+      await_directory(*found);  // those calls have times of their own
+    } else if (!found->known) {
+      take_down(*found, Status::timed_out, "it did not complete its introduction");
+    }
+  });
 }
 
 void ControlPlane::became_known(Connection& connection) {
   connection.known = true;
+  state_.host->reactor().cancel_timer(std::exchange(connection.introduction, 0));
   if (connection.hidden) {
     return;
   }
@@ -112,8 +187,20 @@ void ControlPlane::became_known(Connection& connection) {
     state_.host->raise(event_of(EventKind::accepted, 0, id));
   }
   for (const Token token : std::exchange(connection.connect_tokens, {})) {
-    state_.host->raise(event_of(EventKind::connected, token, id));
+    answer_connect(token, id, Status::ok, {});
   }
+  let_signals_through(*connection.peer);
+  if (Peer* inner = connection.peer->inner()) {
+    let_signals_through(*inner);
+  }
+}
+
+// What a peer sent before the loop was told of it is still in its ring, and its bell has been rung for nothing.
+void ControlPlane::let_signals_through(Peer& peer) {
+  peer.announce();
+  state_.doorbell->page().dirty[peer.place / 64].fetch_or(1ULL << (peer.place % 64), std::memory_order_acq_rel);
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const auto written = ::write(state_.host->loop_fd(), &one, sizeof(one));
 }
 
 // ---- frames
@@ -121,14 +208,14 @@ void ControlPlane::became_known(Connection& connection) {
 void ControlPlane::watch(Connection& connection) {
   Reactor& reactor = state_.host->reactor();
   const PeerId id = connection.peer->id;
-  reactor.watch(connection.socket.get(), EPOLLIN, [this, id](std::uint32_t events) { on_socket(id, events); });
-  if (connection.peer->pidfd() >= 0 && !connection.peer->identity.same_process) {
-    reactor.watch(connection.peer->pidfd(), EPOLLIN, [this, id](std::uint32_t) {
-      if (Connection* found = find(id)) {
-        take_down(*found, Status::peer_lost, "its process (pid " + std::to_string(found->peer->identity.pid) + ") has ended");
-        mark_gone(*found);
-      }
-    });
+  Status status =
+      reactor.watch(connection.socket.get(), EPOLLIN, [this, id](std::uint32_t events) { on_socket(id, events); });
+  if (ok(status) && connection.peer->pidfd() >= 0 && !connection.peer->identity.same_process) {
+    status = reactor.watch(connection.peer->pidfd(), EPOLLIN, [this, id](std::uint32_t) { on_death(id); });
+  }
+  if (!ok(status)) {
+    take_down(connection, Status::peer_lost, "its connection cannot be watched here (no kernel memory is left)");
+    mark_gone(connection);
   }
 }
 
@@ -140,69 +227,84 @@ void ControlPlane::on_socket(PeerId peer, std::uint32_t events) {
   if ((events & EPOLLOUT) != 0) {
     flush(*connection);
   }
-  if ((events & (EPOLLIN | EPOLLHUP | EPOLLERR)) == 0) {
+  if ((events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0) {
+    read_frames(*connection, 64);
+  }
+}
+
+void ControlPlane::on_death(PeerId peer) {
+  Connection* connection = find(peer);
+  if (connection == nullptr) {
     return;
   }
-  for (int budget = 64; budget > 0; --budget) {
+  // What it said before it died comes first: it may have been BYE.
+  read_frames(*connection, std::numeric_limits<int>::max());
+  if (!connection->gone) {
+    take_down(*connection, Status::peer_lost,
+              "its process (pid " + std::to_string(connection->peer->identity.pid) + ") has ended");
+    mark_gone(*connection);
+  }
+}
+
+void ControlPlane::read_frames(Connection& connection, int budget) {
+  for (; budget > 0; --budget) {
     Frame frame;
-    const SocketResult result = receive_frame(connection->socket.get(), frame);
+    const SocketResult result = receive_frame(connection.socket.get(), frame);
     if (result == SocketResult::again) {
       return;
     }
     if (result == SocketResult::closed) {
-      take_down(*connection, connection->bye_received ? Status::peer_closed : Status::peer_lost,
-                connection->bye_received ? "it closed the connection" : "its control connection broke");
-      mark_gone(*connection);
+      take_down(connection, connection.bye_received ? Status::peer_closed : Status::peer_lost,
+                connection.bye_received ? "it closed the connection" : "its control connection broke");
+      mark_gone(connection);
       return;
     }
-    if (!on_frame(*connection, frame)) {
-      take_down(*connection, Status::peer_lost, "it sent a malformed control frame; the connection was ended");
-      return;
+    if (!on_frame(connection, frame)) {
+      take_down(connection, Status::peer_lost, "it sent a malformed control frame; the connection was ended");
     }
   }
 }
 
+// False: no engine sends that. Nothing is done before the whole frame was read (INV-12).
 bool ControlPlane::on_frame(Connection& connection, Frame& frame) {
   Reader reader(frame.bytes);
   const auto type = static_cast<FrameType>(reader.take<std::uint8_t>());
   Peer& peer = *connection.peer;
   switch (type) {
-    case FrameType::segment: {
-      SegmentFrame segment;
-      segment.segment = reader.take<std::uint32_t>();
-      const auto kind = reader.take<std::uint8_t>();
-      segment.nbytes = reader.take<std::uint64_t>();
-      if (!reader.finished() || frame.fds.size() != 1 || kind == 0 || kind > 2) {
-        return false;
-      }
-      segment.kind = static_cast<SegmentClass>(kind);
-      // A peer that is down maps nothing any more; a route without shm needs no mapping.
-      return peer.down() || peer.route.shared != LinkKind::shm || peer.add_segment(segment, std::move(frame.fds[0]));
-    }
+    case FrameType::segment:
+      return on_segment(connection, reader, frame);
     case FrameType::regions:
       return on_regions(connection, reader);
     case FrameType::region_gone: {
       const auto region = reader.take<std::uint32_t>();
       const auto generation = reader.take<std::uint32_t>();
-      peer.drop_region(region, generation);
+      if (reader.finished()) {
+        peer.drop_region(region, generation);
+      }
       return reader.finished();
     }
     case FrameType::segment_gone: {
       const auto segment = reader.take<std::uint32_t>();
-      peer.drop_segment(segment);
+      if (reader.finished()) {
+        peer.drop_segment(segment);
+      }
       return reader.finished();
     }
     case FrameType::directory_end:
       if (!reader.finished() || connection.known) {
         return false;
       }
-      became_known(connection);
+      if (!peer.down()) {  // else too late: nobody shall hear of it
+        became_known(connection);
+      }
       return true;
     case FrameType::sync: {
       const auto sequence = reader.take<std::uint64_t>();
-      Writer writer;
-      writer.type(FrameType::sync_ack).put(sequence);
-      send(connection, writer);
+      if (reader.finished()) {
+        Writer writer;
+        writer.type(FrameType::sync_ack).put(sequence);
+        send(connection, writer);
+      }
       return reader.finished();
     }
     case FrameType::sync_ack: {
@@ -215,15 +317,34 @@ bool ControlPlane::on_frame(Connection& connection, Frame& frame) {
       return true;
     }
     case FrameType::bye:
+      if (!reader.finished()) {
+        return false;
+      }
       connection.bye_received = true;
       take_down(connection, Status::peer_closed, "it closed the connection");
-      return reader.finished();
+      advance_soon(peer.id);
+      return true;
     case FrameType::hello:
     case FrameType::welcome:
     case FrameType::refuse:
       break;
   }
   return false;
+}
+
+bool ControlPlane::on_segment(Connection& connection, Reader& reader, Frame& frame) {
+  SegmentFrame segment;
+  segment.segment = reader.take<std::uint32_t>();
+  const auto kind = reader.take<std::uint8_t>();
+  segment.nbytes = reader.take<std::uint64_t>();
+  if (!reader.finished() || (frame.fds.size() != 1 && !frame.fds_lost) || kind == 0 || kind > 2) {
+    return false;
+  }
+  segment.kind = static_cast<SegmentClass>(kind);
+  Peer& peer = *connection.peer;
+  // A peer that is down maps nothing any more; a route without shm needs no mapping.
+  return peer.down() || peer.route.shared != LinkKind::shm ||
+         peer.add_segment(segment, frame.fds_lost ? UniqueFd() : std::move(frame.fds[0]));
 }
 
 bool ControlPlane::on_regions(Connection& connection, Reader& reader) {
@@ -240,20 +361,21 @@ bool ControlPlane::on_regions(Connection& connection, Reader& reader) {
   return reader.finished();
 }
 
-void ControlPlane::send(Connection& connection, const Writer& writer, int fd) {
-  if (!connection.socket || connection.gone) {
-    return;
+void ControlPlane::send(Connection& connection, const Writer& writer, std::shared_ptr<const Segment> segment) {
+  if (connection.gone || connection.retired) {
+    return;  // BYE is the last word
   }
   if (connection.outbound.empty()) {
+    const int fd = segment ? segment->fd() : -1;
     const SocketResult result =
-        send_frame(connection.socket.get(), writer.bytes(), {&fd, fd >= 0 ? std::size_t{1} : std::size_t{0}});
+        send_frame(connection.socket.get(), writer.bytes(), {&fd, segment ? std::size_t{1} : std::size_t{0}});
     if (result != SocketResult::again) {
       return;  // a closed socket reports itself through the reactor
     }
     state_.host->reactor().modify(connection.socket.get(), EPOLLIN | EPOLLOUT);
   }
   connection.outbound_nbytes += writer.bytes().size();
-  connection.outbound.push_back({writer.bytes(), fd >= 0 ? UniqueFd(dup(fd)) : UniqueFd()});
+  connection.outbound.push_back({writer.bytes(), std::move(segment)});
   if (connection.outbound_nbytes > kMaxOutboundNbytes) {
     connection.outbound.clear();
     connection.outbound_nbytes = 0;
@@ -265,9 +387,9 @@ void ControlPlane::send(Connection& connection, const Writer& writer, int fd) {
 void ControlPlane::flush(Connection& connection) {
   while (!connection.outbound.empty()) {
     const Queued& front = connection.outbound.front();
-    const int fd = front.fd.get();
+    const int fd = front.segment ? front.segment->fd() : -1;
     const SocketResult result =
-        send_frame(connection.socket.get(), front.bytes, {&fd, fd >= 0 ? std::size_t{1} : std::size_t{0}});
+        send_frame(connection.socket.get(), front.bytes, {&fd, front.segment ? std::size_t{1} : std::size_t{0}});
     if (result == SocketResult::again) {
       return;
     }
@@ -275,169 +397,6 @@ void ControlPlane::flush(Connection& connection) {
     connection.outbound.pop_front();
   }
   state_.host->reactor().modify(connection.socket.get(), EPOLLIN);
-}
-
-// ---- the end of a peer
-
-void ControlPlane::disconnect(Token token, PeerId peer) {
-  Connection* connection = find(peer);
-  if (connection == nullptr) {
-    state_.host->raise(event_of(EventKind::disconnected, token, peer));
-    return;
-  }
-  connection->disconnect_tokens.push_back(token);
-  take_down(*connection, Status::peer_closed, "this side closed the connection");
-  advance_end(*connection);
-}
-
-void ControlPlane::fail_peer(PeerId peer, Status status, const std::string& text) {
-  if (Connection* connection = find(peer)) {
-    take_down(*connection, status, text);
-  }
-}
-
-void ControlPlane::take_down(Connection& connection, Status status, const std::string& text) {
-  if (!connection.peer->mark_down(status)) {
-    return;
-  }
-  connection.down_text = text;
-  Writer writer;
-  writer.type(FrameType::bye);
-  send(connection, writer);
-  for (const Token token : std::exchange(connection.connect_tokens, {})) {
-    state_.host->raise(event_of(EventKind::connected, token, 0, status, "the peer went away: " + text));
-  }
-  for (const auto& [sequence, token] : std::exchange(connection.syncs, {})) {
-    state_.host->raise(event_of(EventKind::refreshed, token, connection.peer->id, status, text));
-  }
-  state_.host->wake_progress();  // cooperative operations end there
-  const PeerId id = connection.peer->id;
-  connection.patience = state_.host->reactor().add_timer(kGoneSeconds, [this, id] {
-    if (Connection* found = find(id)) {
-      found->patience = 0;
-      raise_disconnected(*found);
-      advance_end(*found);
-    }
-  });
-  // Not at once: the caller still holds the connection.
-  state_.host->reactor().post([this, id] {
-    if (Connection* found = find(id)) {
-      advance_end(*found);
-    }
-  });
-}
-
-void ControlPlane::mark_gone(Connection& connection) {
-  Reactor& reactor = state_.host->reactor();
-  connection.gone = true;
-  if (connection.socket) {
-    reactor.unwatch(connection.socket.get());
-  }
-  if (connection.peer->pidfd() >= 0) {
-    reactor.unwatch(connection.peer->pidfd());
-  }
-  const PeerId id = connection.peer->id;
-  reactor.post([this, id] {
-    if (Connection* found = find(id)) {
-      advance_end(*found);
-    }
-  });
-}
-
-void ControlPlane::operations_ended(PeerId peer) {
-  if (Connection* connection = find(peer)) {
-    advance_end(*connection);
-  }
-}
-
-void ControlPlane::raise_disconnected(Connection& connection) {
-  if (!connection.retired) {
-    return;
-  }
-  for (const Token token : std::exchange(connection.disconnect_tokens, {})) {
-    state_.host->raise(event_of(EventKind::disconnected, token, connection.peer->id));
-  }
-}
-
-// Takes whatever steps of the end are possible now; may destroy the connection.
-void ControlPlane::advance_end(Connection& connection) {
-  Peer& peer = *connection.peer;
-  if (!peer.down() || !peer.idle()) {
-    return;
-  }
-  const PeerId id = peer.id;
-  if (!connection.retired) {
-    connection.retired = true;
-    peer.unmap_all();
-    state_.service.remove_peer(id);
-    if (connection.hidden) {
-      state_.peers.remove(id);
-    } else if (connection.known) {
-      state_.host->raise(event_of(EventKind::peer_down, 0, id, peer.down_status(), connection.down_text));
-    } else {
-      state_.peers.remove(id);  // the loop never heard of it
-    }
-  }
-  // With their BYE in hand, closing our end is the answer that lets them forget us. Without it we wait for the
-  // hang-up: their pins on our regions count until then.
-  if (!connection.gone && !connection.bye_received) {
-    if (connection.patience == 0) {
-      raise_disconnected(connection);
-    }
-    return;
-  }
-  raise_disconnected(connection);
-  Reactor& reactor = state_.host->reactor();
-  if (!connection.gone) {
-    mark_gone(connection);
-  }
-  if (connection.patience != 0) {
-    reactor.cancel_timer(connection.patience);
-  }
-  if (id == self_peer_) {
-    self_peer_ = 0;
-  } else if (id == self_hidden_) {
-    self_hidden_ = 0;
-  }
-  state_.peers.give_place(peer.place);
-  connections_.erase(id);
-  finish_shutdown_if_empty();
-}
-
-void ControlPlane::shutdown(std::function<void()> done) {
-  shutting_down_ = true;
-  shutdown_done_ = std::move(done);
-  handshakes_.shutdown();
-  std::vector<PeerId> ids;
-  for (const auto& [id, connection] : connections_) {
-    ids.push_back(id);
-  }
-  for (const PeerId id : ids) {
-    if (Connection* connection = find(id)) {
-      take_down(*connection, Status::peer_closed, "this engine was closed");
-    }
-  }
-  state_.host->reactor().add_timer(kGoneSeconds, [this] {
-    // A stopped process says no last word. Our own operations have ended; its pins are the caller's concern.
-    std::vector<PeerId> left;
-    for (const auto& [id, connection] : connections_) {
-      left.push_back(id);
-    }
-    for (const PeerId id : left) {
-      if (Connection* connection = find(id)) {
-        connection->gone = true;
-        advance_end(*connection);
-      }
-    }
-    finish_shutdown_if_empty();
-  });
-  finish_shutdown_if_empty();
-}
-
-void ControlPlane::finish_shutdown_if_empty() {
-  if (shutting_down_ && connections_.empty() && shutdown_done_) {
-    std::exchange(shutdown_done_, nullptr)();
-  }
 }
 
 }  // namespace hixl_aio::host

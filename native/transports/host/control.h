@@ -2,8 +2,9 @@
 // Everything runs on the control thread; the public calls may come from any thread and are posted there.
 //
 // The end of a peer has steps, because memory must outlive whoever may still touch it: *down* (nothing new starts, what
-// runs fails at its next chunk), *idle* (the last of our operations has ended: our mappings go, the loop hears of it),
-// *gone* (the other side has closed or died: its pins count no longer, the channel goes).
+// runs fails at its next chunk), *idle* (the last of our operations has ended: no pin of ours is left, so the other side
+// hears BYE, our mappings go and the loop hears of it), *gone* (the other side has said BYE, has closed or died: its pins
+// count no longer, the channel goes).
 #pragma once
 
 #include <cstdint>
@@ -52,7 +53,7 @@ class ControlPlane final : public Introductions {
  private:
   struct Queued {
     std::vector<std::byte> bytes;
-    UniqueFd fd;
+    std::shared_ptr<const Segment> segment;  // whose descriptor goes with it
   };
   struct Connection {
     PeerRef peer;
@@ -70,43 +71,70 @@ class ControlPlane final : public Introductions {
     bool bye_received = false;
     bool gone = false;       // closed or dead over there
     bool retired = false;    // idle and told
-    TimerId patience = 0;
+    TimerId introduction = 0;  // for their directory
+    TimerId patience = 0;      // for their last word
     std::string down_text;
+  };
+  struct Connecting {  // a connect call that is not answered yet
+    Address address;
+    TimerId timer = 0;
   };
   struct Closing {
     Token token = 0;
     std::uint32_t region = 0;
+    std::uint32_t generation = 0;
     std::uint32_t segment = 0;  // to take back from peers as well; 0: none
     double deadline = 0;
     double wait = 0;
+    TimerId timer = 0;
   };
 
+  // ---- control.cc
   Connection* find(PeerId peer);
   void watch(Connection& connection);
+  void await_directory(Connection& connection);
+  void fail_or_retry_connects(Connection& connection, Status status, const std::string& text);
+  void answer_connect(Token token, PeerId peer, Status status, const std::string& text);
+  void connect_timed_out(Token token, const std::string& address, double timeout);
+  void became_known(Connection& connection);
+  void let_signals_through(Peer& peer);
   void on_socket(PeerId peer, std::uint32_t events);
+  void on_death(PeerId peer);
+  void read_frames(Connection& connection, int budget);
   bool on_frame(Connection& connection, Frame& frame);
+  bool on_segment(Connection& connection, Reader& reader, Frame& frame);
   bool on_regions(Connection& connection, Reader& reader);
-  void send(Connection& connection, const Writer& writer, int fd = -1);
+  void send(Connection& connection, const Writer& writer, std::shared_ptr<const Segment> segment = nullptr);
   void flush(Connection& connection);
+  // ---- directory.cc
   void send_directory(Connection& connection);
   void announce(Connection& connection, const OwnRegion& region);
-  void became_known(Connection& connection);
-  void take_down(Connection& connection, Status status, const std::string& text);
-  void mark_gone(Connection& connection);
-  void advance_end(Connection& connection);
-  void raise_disconnected(Connection& connection);
   [[nodiscard]] bool pinned(std::uint32_t region);
-  void retry_close(Closing closing);
-  void answer_close(const Closing& closing, Status status, const std::string& text);
+  void retry_close(std::uint64_t key);
+  void answer_close(std::uint64_t key, Status status, const std::string& text);
+  void end_closings();
+  // ---- farewell.cc
+  void take_down(Connection& connection, Status status, const std::string& text);
+  void retire(Connection& connection);
+  void mark_gone(Connection& connection);
+  void advance_soon(PeerId peer);
+  void advance_end(Connection& connection);
+  void forget(Connection& connection);
+  void raise_disconnected(Connection& connection);
   void finish_shutdown_if_empty();
 
   HostState& state_;
   Handshakes handshakes_;
   std::unordered_map<PeerId, std::unique_ptr<Connection>> connections_;
+  std::unordered_map<Token, Connecting> connecting_;
+  std::unordered_map<std::uint64_t, Closing> closings_;
+  std::uint64_t next_closing_ = 1;
   PeerId self_peer_ = 0;    // the public half of a connection to ourselves
   PeerId self_hidden_ = 0;  // its inner half
   std::function<void()> shutdown_done_;
   bool shutting_down_ = false;
 };
+
+[[nodiscard]] Event event_of(EventKind kind, Token token, PeerId peer, Status status = Status::ok, std::string text = {});
 
 }  // namespace hixl_aio::host

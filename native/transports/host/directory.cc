@@ -1,10 +1,9 @@
 // The region directory: telling peers what they may name, and taking it back.
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
 #include <utility>
 
+#include "core/job_thread.h"
 #include "transports/host/control.h"
 
 namespace hixl_aio::host {
@@ -36,7 +35,7 @@ void ControlPlane::announce(Connection& connection, const OwnRegion& region) {
     Writer writer;
     writer.type(FrameType::segment).put(segment.id()).put(static_cast<std::uint8_t>(segment.kind()));
     writer.put(segment.nbytes());
-    send(connection, writer, segment.fd());
+    send(connection, writer, region.block->keep_segment());
   }
   Writer writer;
   writer.type(FrameType::regions).put(std::uint16_t{1});
@@ -65,12 +64,8 @@ void ControlPlane::publish_region(Token token, const RegionSpec& spec, std::shar
 void ControlPlane::refresh(Token token, PeerId peer) {
   Connection* connection = find(peer);
   if (connection == nullptr || connection->peer->down()) {
-    Event event;
-    event.kind = EventKind::refreshed;
-    event.token = token;
-    event.peer = peer;
-    event.status = connection == nullptr ? Status::not_connected : connection->peer->down_status();
-    state_.host->raise(std::move(event));
+    state_.host->raise(event_of(EventKind::refreshed, token, peer,
+                                connection == nullptr ? Status::not_connected : connection->peer->down_status()));
     return;
   }
   // The peer answers after everything it had pushed: a barrier, whatever was on its way.
@@ -84,16 +79,19 @@ void ControlPlane::refresh(Token token, PeerId peer) {
 // ---- closing
 
 void ControlPlane::close_region(Token token, std::uint32_t region, double timeout) {
+  OwnRegion own;
+  if (!state_.regions.revoke(region, own)) {
+    state_.host->raise(event_of(EventKind::region_closed, token, 0, Status::not_registered,
+                                "no region " + std::to_string(region) + " is open here"));
+    return;
+  }
   Closing closing;
   closing.token = token;
   closing.region = region;
+  closing.generation = own.info.generation;
   closing.wait = kFirstWait;
-  closing.deadline = timeout < 0 ? -1 : now() + timeout;
-  OwnRegion own;
-  if (!state_.regions.revoke(region, own)) {
-    answer_close(closing, Status::not_registered, "no region " + std::to_string(region) + " is open here");
-    return;
-  }
+  const bool ended = shutting_down_ && connections_.empty();  // nobody would be there to look again
+  closing.deadline = ended ? 0 : timeout < 0 ? -1 : now() + timeout;
   if (own.info.kind == MemoryKind::shared && own.block->whole_segment()) {
     closing.segment = own.block->segment().id();
   }
@@ -109,7 +107,9 @@ void ControlPlane::close_region(Token token, std::uint32_t region, double timeou
       send(*connection, writer);
     }
   }
-  retry_close(closing);
+  const std::uint64_t key = next_closing_++;
+  closings_.emplace(key, closing);
+  retry_close(key);
 }
 
 bool ControlPlane::pinned(std::uint32_t region) {
@@ -117,6 +117,7 @@ bool ControlPlane::pinned(std::uint32_t region) {
     return true;
   }
   for (const auto& [id, connection] : connections_) {
+    // Acquire in the seq_cst load: the bytes that were copied under a pin are there before its end is seen.
     if (!connection->gone && connection->peer->in().entry(region).pins.load(std::memory_order_seq_cst) != 0) {
       return true;
     }
@@ -124,34 +125,53 @@ bool ControlPlane::pinned(std::uint32_t region) {
   return false;
 }
 
-void ControlPlane::retry_close(Closing closing) {
+void ControlPlane::retry_close(std::uint64_t key) {
+  Closing& closing = closings_.at(key);
+  closing.timer = 0;
+  if (!state_.regions.holds(closing.region, closing.generation)) {
+    answer_close(key, Status::ok, {});  // somebody else's request closed it, and the number may have a new bearer
+    return;
+  }
   if (!pinned(closing.region)) {
     if (closing.segment != 0) {
       segment_gone(closing.segment);
     }
-    state_.regions.free(closing.region);
-    answer_close(closing, Status::ok, {});
+    // Unmapping gigabytes takes its time, which must not be the control thread's.
+    if (auto block = state_.regions.free(closing.region, closing.generation)) {
+      state_.host->jobs().post([last = std::move(block)] {});
+    }
+    answer_close(key, Status::ok, {});
     return;
   }
   const double left = closing.deadline < 0 ? kLongestWait : closing.deadline - now();
   if (left <= 0) {
-    answer_close(closing, Status::region_busy,
+    answer_close(key, Status::region_busy,
                  "a peer is still copying into or out of region " + std::to_string(closing.region));
     return;
   }
   // Peers do not announce each unpin; a pin lasts for one chunk, so looking again soon is the whole wait.
   const double wait = std::min(closing.wait, left);
   closing.wait = std::min(closing.wait * 2, kLongestWait);
-  state_.host->reactor().add_timer(wait, [this, closing] { retry_close(closing); });
+  closing.timer = state_.host->reactor().add_timer(wait, [this, key] { retry_close(key); });
 }
 
-void ControlPlane::answer_close(const Closing& closing, Status status, const std::string& text) {
-  Event event;
-  event.kind = EventKind::region_closed;
-  event.token = closing.token;
-  event.status = status;
-  event.text = text;
-  state_.host->raise(std::move(event));
+void ControlPlane::answer_close(std::uint64_t key, Status status, const std::string& text) {
+  const auto it = closings_.find(key);
+  state_.host->raise(event_of(EventKind::region_closed, it->second.token, 0, status, text));
+  closings_.erase(it);
+}
+
+// With the engine's end: no peer is left, so what is not closed now is in the service's hands for a moment.
+void ControlPlane::end_closings() {
+  while (!closings_.empty()) {
+    const std::uint64_t key = closings_.begin()->first;
+    Closing& closing = closings_.begin()->second;
+    if (closing.timer != 0) {
+      state_.host->reactor().cancel_timer(closing.timer);
+    }
+    closing.deadline = 0;
+    retry_close(key);
+  }
 }
 
 void ControlPlane::segment_gone(std::uint32_t segment) {

@@ -15,8 +15,9 @@ namespace {
 
 constexpr double kIncomingSeconds = 3.0;
 constexpr std::size_t kMaxIncoming = 1024;
+constexpr double kAcceptPause = 0.1;
 
-std::string os_error(const std::string& what) { return what + ": " + std::strerror(errno); }
+std::string os_error(int code, const std::string& what) { return what + ": " + std::strerror(code); }
 
 std::string reason_for(LinkKind link, const std::string& cma_refusal) {
   switch (link) {
@@ -87,8 +88,13 @@ Route Handshakes::choose_route(const Hello& hello, std::int64_t pid, bool same_p
   return route;
 }
 
-Status Handshakes::build_parts(const Hello& hello, Frame& frame, std::int64_t pid, PeerParts& parts,
+Status Handshakes::build_parts(const Hello& hello, Frame& frame, int socket, std::int64_t pid, Introduced& made,
                                std::string& text) {
+  PeerParts& parts = made.parts;
+  if (frame.fds_lost) {
+    text = "no descriptor is left for a connection at " + state_.address + "; close some there or raise the limit (ulimit -n)";
+    return Status::resource_exhausted;
+  }
   if (frame.fds.size() != kHelloFds || hello.doorbell_place >= kDoorbellPlaces) {
     text = "the introduction is malformed";
     return Status::handshake_refused;
@@ -101,16 +107,27 @@ Status Handshakes::build_parts(const Hello& hello, Frame& frame, std::int64_t pi
   if (!parts.doorbell) {
     return Status::handshake_refused;
   }
+  for (std::size_t i = 2; i < kHelloFds; ++i) {
+    if (!is_event_fd(frame.fds[i].get())) {
+      text = "the introduction is malformed: a descriptor is no eventfd";
+      return Status::handshake_refused;
+    }
+  }
   parts.loop_fd = std::move(frame.fds[2]);
   parts.progress_fd = std::move(frame.fds[3]);
   parts.service_fd = std::move(frame.fds[4]);
+  if (const Status status = peer_pidfd(socket, pid, made.pidfd); !ok(status)) {
+    text = "no descriptor is left to watch the other process at " + state_.address;
+    return status;
+  }
   parts.remote_place = hello.doorbell_place;
-  const bool same_process = hello.process == process_identity();
+  // The kernel says who it is; the identity only tells the engines of one process from those of its forked children.
+  const bool same_process = hello.process == process_identity() && pid == getpid();
   parts.identity = PeerIdentity{hello.incarnation, hello.name, hello.address, pid, same_process};
   parts.route = choose_route(hello, pid, same_process);
   if (parts.route.links.empty()) {
-    text = "links: ours allow " + state_.config.links.text() + ", and none of them reaches " +
-           (same_process ? "an engine in this process" : "another process") +
+    text = "links: the engine at " + state_.address + " allows '" + state_.config.links.text() +
+           "', and none of them reaches " + (same_process ? "an engine in its own process" : "another process") +
            "; allow shm, cma or cooperative in EngineOptions(links=...)";
     return Status::no_link;
   }
@@ -142,9 +159,9 @@ Status Handshakes::listen(const std::string& address, std::string& bound, std::s
   control_listener_.reset(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!control_listener_ || bind(control_listener_.get(), reinterpret_cast<sockaddr*>(&control), control_length) != 0 ||
       ::listen(control_listener_.get(), SOMAXCONN) != 0) {
-    const bool taken = errno == EADDRINUSE;
-    error = os_error("binding '" + address + "'");
-    return taken ? Status::address_in_use : Status::resource_exhausted;
+    const int code = errno;
+    error = os_error(code, "binding '" + address + "'");
+    return code == EADDRINUSE ? Status::address_in_use : Status::resource_exhausted;
   }
   if (parsed.unix_name) {
     bound = parsed.text();
@@ -160,9 +177,11 @@ Status Handshakes::listen(const std::string& address, std::string& bound, std::s
   if (!public_listener_ || bind(public_listener_.get(), reinterpret_cast<sockaddr*>(&parsed.storage), length) != 0 ||
       ::listen(public_listener_.get(), SOMAXCONN) != 0 ||
       getsockname(public_listener_.get(), reinterpret_cast<sockaddr*>(&parsed.storage), &length) != 0) {
-    const bool taken = errno == EADDRINUSE;
-    error = os_error("binding '" + address + "'") + (taken ? "; choose another port, or 0" : "");
-    return taken ? Status::address_in_use : Status::connect_failed;
+    const int code = errno;
+    const bool taken = code == EADDRINUSE;
+    error = os_error(code, "binding '" + address + "'") + (taken ? "; choose another port, or 0" : "");
+    return taken ? Status::address_in_use : code == EMFILE || code == ENFILE ? Status::resource_exhausted
+                                                                            : Status::connect_failed;
   }
   parsed.port = ntohs(parsed.storage.ss_family == AF_INET6
                           ? reinterpret_cast<sockaddr_in6*>(&parsed.storage)->sin6_port
@@ -172,18 +191,40 @@ Status Handshakes::listen(const std::string& address, std::string& bound, std::s
 }
 
 void Handshakes::begin() {
-  Reactor& reactor = state_.host->reactor();
   if (public_listener_) {
-    reactor.watch(public_listener_.get(), EPOLLIN, [this](std::uint32_t) { accept_public(); });
+    listen_to(public_listener_, &Handshakes::accept_public);
   }
-  reactor.watch(control_listener_.get(), EPOLLIN, [this](std::uint32_t) { accept_control(); });
+  listen_to(control_listener_, &Handshakes::accept_control);
 }
 
-void Handshakes::accept_public() {
-  const UniqueFd socket(accept4(public_listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-  if (!socket) {
-    return;
+void Handshakes::listen_to(UniqueFd& listener, void (Handshakes::*accept)(UniqueFd)) {
+  const Status status = state_.host->reactor().watch(
+      listener.get(), EPOLLIN, [this, &listener, accept](std::uint32_t) { on_listener(listener, accept); });
+  if (!ok(status)) {
+    pause(listener, accept);
   }
+}
+
+void Handshakes::on_listener(UniqueFd& listener, void (Handshakes::*accept)(UniqueFd)) {
+  const int fd = accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+  if (fd >= 0) {
+    (this->*accept)(UniqueFd(fd));
+  } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+    // The caller stays in the backlog, so the listener would go on being readable: a pause, not a busy loop.
+    state_.host->reactor().unwatch(listener.get());
+    pause(listener, accept);
+  }
+}
+
+void Handshakes::pause(UniqueFd& listener, void (Handshakes::*accept)(UniqueFd)) {
+  state_.host->reactor().add_timer(kAcceptPause, [this, &listener, accept] {
+    if (listener) {
+      listen_to(listener, accept);
+    }
+  });
+}
+
+void Handshakes::accept_public(UniqueFd socket) {
   Greeting greeting;
   greeting.incarnation = state_.incarnation;
   greeting.host_id = state_.host_id;
@@ -194,11 +235,7 @@ void Handshakes::accept_public() {
   ::shutdown(socket.get(), SHUT_WR);
 }
 
-void Handshakes::accept_control() {
-  UniqueFd socket(accept4(control_listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-  if (!socket) {
-    return;
-  }
+void Handshakes::accept_control(UniqueFd socket) {
   const auto credentials = peer_credentials(socket.get());
   if (!credentials || credentials->uid != geteuid() || incoming_.size() >= kMaxIncoming) {
     return;  // another user learns nothing, not even a greeting
@@ -240,17 +277,21 @@ Status Handshakes::welcome(Incoming& incoming, Frame& frame, std::string& text, 
     return Status::handshake_refused;
   }
   const bool to_ourselves = hello.incarnation == state_.incarnation;
-  if (!to_ourselves && owner_.connected_to(hello.incarnation) != 0) {
+  if (to_ourselves) {
+    if (const Status status = check_ourselves(incoming, text); !ok(status)) {
+      return status;
+    }
+  } else if (owner_.connected_to(hello.incarnation) != 0) {
     refusal = Refusal::already_connected;
     return Status::handshake_refused;
-  }
-  if (!to_ourselves && tie_break(hello.incarnation)) {
+  } else if (tie_break(hello.incarnation)) {
     refusal = Refusal::simultaneous;
     return Status::handshake_refused;
   }
   Introduced made;
   made.to_ourselves = to_ourselves;
-  if (const Status status = build_parts(hello, frame, incoming.credentials.pid, made.parts, text); !ok(status)) {
+  if (const Status status = build_parts(hello, frame, incoming.socket.get(), incoming.credentials.pid, made, text);
+      !ok(status)) {
     return status;
   }
   made.parts.in = Channel::create(state_.config.max_regions, state_.config.signal_capacity, text);
@@ -262,7 +303,6 @@ Status Handshakes::welcome(Incoming& incoming, Frame& frame, std::string& text, 
     text = text.empty() ? "the other side has as many peers as it can have" : text;
     return Status::resource_exhausted;
   }
-  made.pidfd = peer_pidfd(incoming.socket.get(), incoming.credentials.pid);
   if (!ok(send_introduction(incoming.socket.get(), FrameType::welcome, *made.parts.in, made.parts.place))) {
     state_.peers.give_place(made.parts.place);
     return Status::connect_failed;
@@ -282,6 +322,18 @@ Status Handshakes::welcome(Incoming& incoming, Frame& frame, std::string& text, 
   }
   owner_.introduced(std::move(made), std::move(tokens), false);
   return Status::ok;
+}
+
+// Only our own attempt, under way in this process, makes us our own peer.
+Status Handshakes::check_ourselves(const Incoming& incoming, std::string& text) const {
+  for (const auto& [key, attempt] : outgoing_) {
+    if (attempt->stage == Stage::welcome && attempt->greeting->incarnation == state_.incarnation &&
+        incoming.credentials.pid == getpid()) {
+      return Status::ok;
+    }
+  }
+  text = "the introduction carries the incarnation of the engine that it was sent to";
+  return Status::handshake_refused;
 }
 
 void Handshakes::on_incoming(int fd) {

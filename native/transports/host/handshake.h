@@ -52,7 +52,9 @@ class Handshakes {
   // Binds the public address and the control socket. Any thread, before the reactor sees anything.
   Status listen(const std::string& address, std::string& bound, std::string& error);
   void begin();  // watch the sockets
-  void connect(Token token, const Address& address, double timeout);
+  // Tries until it succeeds, is refused, or the last token has given up.
+  void connect(Token token, const Address& address);
+  bool give_up(Token token);  // false: no attempt has it
   void shutdown();
 
  private:
@@ -72,16 +74,19 @@ class Handshakes {
     std::optional<Greeting> greeting;
     std::unique_ptr<Channel> channel;  // made for the HELLO, ours
     std::uint32_t place = kDoorbellPlaces;
-    TimerId deadline = 0;
     TimerId retry = 0;
     bool also_inbound = false;
   };
 
   // ---- server side
-  void accept_public();
-  void accept_control();
+  void listen_to(UniqueFd& listener, void (Handshakes::*accept)(UniqueFd));
+  void on_listener(UniqueFd& listener, void (Handshakes::*accept)(UniqueFd));
+  void pause(UniqueFd& listener, void (Handshakes::*accept)(UniqueFd));
+  void accept_public(UniqueFd socket);
+  void accept_control(UniqueFd socket);
   void on_incoming(int fd);
   Status welcome(Incoming& incoming, Frame& frame, std::string& text, Refusal& refusal);
+  Status check_ourselves(const Incoming& incoming, std::string& text) const;
   bool tie_break(const Incarnation& theirs);  // true: our own attempt wins, theirs is refused
   // ---- client side
   void start(Outgoing& attempt);
@@ -93,14 +98,15 @@ class Handshakes {
   void send_hello(Outgoing& attempt);
   void on_answer(Outgoing& attempt, Frame& frame);
   void fail(Outgoing& attempt, Status status, const std::string& text);
-  void retry_soon(Outgoing& attempt);
+  void retry_after(Outgoing& attempt, double seconds, Stage meanwhile);
   void attach(Outgoing& attempt, PeerId peer);
   void close_socket(Outgoing& attempt);
   void erase(Outgoing& attempt);
   // ---- both
   [[nodiscard]] Hello our_hello(std::uint32_t place) const;
   Status send_introduction(int socket, FrameType type, Channel& channel, std::uint32_t place);
-  Status build_parts(const Hello& hello, Frame& frame, std::int64_t pid, PeerParts& parts, std::string& text);
+  Status build_parts(const Hello& hello, Frame& frame, int socket, std::int64_t pid, Introduced& made,
+                     std::string& text);
   [[nodiscard]] Route choose_route(const Hello& hello, std::int64_t pid, bool same_process) const;
 
   HostState& state_;

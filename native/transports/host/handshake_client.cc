@@ -13,11 +13,13 @@ namespace hixl_aio::host {
 namespace {
 
 constexpr double kRetrySeconds = 0.01;
+// How long the loser of a tie leaves the floor to the winner before it tries again: the winner may have given up.
+constexpr double kInboundSeconds = 0.05;
 constexpr std::size_t kMaxGreeting = 512;
 
 }  // namespace
 
-void Handshakes::connect(Token token, const Address& address, double timeout) {
+void Handshakes::connect(Token token, const Address& address) {
   if (const PeerId peer = owner_.connected_to_address(address.text()); peer != 0) {
     owner_.already_connected(peer, {token});
     return;
@@ -34,16 +36,19 @@ void Handshakes::connect(Token token, const Address& address, double timeout) {
   attempt.tokens.push_back(token);
   attempt.address = address;
   outgoing_.emplace(attempt.key, std::move(made));
-  attempt.deadline = state_.host->reactor().add_timer(timeout, [this, key = attempt.key, timeout] {
-    const auto it = outgoing_.find(key);
-    if (it != outgoing_.end()) {
-      it->second->deadline = 0;
-      fail(*it->second, Status::timed_out,
-           it->second->address.text() + " did not answer within " + std::to_string(timeout) +
-               " s; is the process stopped, or the timeout too short?");
-    }
-  });
   start(attempt);
+}
+
+bool Handshakes::give_up(Token token) {
+  for (const auto& [key, attempt] : outgoing_) {
+    if (std::erase(attempt->tokens, token) != 0) {
+      if (attempt->tokens.empty()) {
+        erase(*attempt);
+      }
+      return true;
+    }
+  }
+  return false;
 }
 
 void Handshakes::start(Outgoing& attempt) {
@@ -53,7 +58,8 @@ void Handshakes::start(Outgoing& attempt) {
   const int type = attempt.address.unix_name ? SOCK_SEQPACKET : SOCK_STREAM;
   attempt.socket.reset(socket(family, type | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!attempt.socket) {
-    fail(attempt, Status::resource_exhausted, std::string("socket: ") + std::strerror(errno));
+    const int code = errno;
+    fail(attempt, Status::resource_exhausted, attempt.address.text() + ": socket: " + std::strerror(code));
     return;
   }
   attempt.stage = attempt.address.unix_name ? Stage::greeting_control : Stage::tcp;
@@ -61,7 +67,7 @@ void Handshakes::start(Outgoing& attempt) {
   if (::connect(fd, reinterpret_cast<const sockaddr*>(&attempt.address.storage), attempt.address.length) != 0 &&
       errno != EINPROGRESS) {
     if (errno == EAGAIN) {  // a full backlog
-      retry_soon(attempt);
+      retry_after(attempt, kRetrySeconds, Stage::retry);
       return;
     }
     fail(attempt, Status::connect_failed,
@@ -80,18 +86,24 @@ void Handshakes::start_control(Outgoing& attempt) {
   socklen_t length = 0;
   close_socket(attempt);
   attempt.socket.reset(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!attempt.socket || !abstract_address(attempt.greeting->control_socket, storage, length)) {
-    fail(attempt, Status::connect_failed, attempt.address.text() + ": its control socket cannot be reached");
+  if (!attempt.socket) {
+    const int code = errno;
+    fail(attempt, Status::resource_exhausted, attempt.address.text() + ": socket: " + std::strerror(code));
+    return;
+  }
+  if (!abstract_address(attempt.greeting->control_socket, storage, length)) {
+    fail(attempt, Status::handshake_refused, attempt.address.text() + ": it announces a control socket that cannot exist");
     return;
   }
   attempt.stage = Stage::greeting_control;
   const int fd = attempt.socket.get();
   if (::connect(fd, reinterpret_cast<const sockaddr*>(&storage), length) != 0) {
-    if (errno == EAGAIN) {
-      retry_soon(attempt);
+    const int code = errno;
+    if (code == EAGAIN) {
+      retry_after(attempt, kRetrySeconds, Stage::retry);
     } else {
       fail(attempt, Status::connect_failed,
-           attempt.address.text() + ": control socket: " + std::strerror(errno) +
+           attempt.address.text() + ": control socket: " + std::strerror(code) +
                "; both engines must be in one network namespace");
     }
     return;
@@ -158,13 +170,14 @@ void Handshakes::read_public_greeting(Outgoing& attempt) {
   std::byte buffer[kMaxGreeting];
   const ssize_t got = ::recv(attempt.socket.get(), buffer, sizeof(buffer), MSG_DONTWAIT);
   if (got < 0) {
-    if (errno != EAGAIN && errno != EINTR) {
-      fail(attempt, Status::connect_failed, attempt.address.text() + ": " + std::strerror(errno));
+    const int code = errno;
+    if (code != EAGAIN && code != EINTR) {
+      fail(attempt, Status::connect_failed, attempt.address.text() + ": " + std::strerror(code));
     }
     return;
   }
   attempt.received.insert(attempt.received.end(), buffer, buffer + got);
-  if (got == 0 || attempt.received.size() > kMaxGreeting) {
+  if (got == 0 || attempt.received.size() > kMaxGreeting || !may_become_greeting(attempt.received)) {
     const std::vector<std::byte> bytes = std::move(attempt.received);
     on_greeting(attempt, bytes, false);
   }
@@ -227,10 +240,9 @@ void Handshakes::on_answer(Outgoing& attempt, Frame& frame) {
     } else if (refusal == Refusal::already_connected) {
       // Either the other side's connection to us is just becoming known here, or an old one is just ending there.
       const PeerId peer = owner_.connected_to(attempt.greeting->incarnation);
-      peer != 0 ? attach(attempt, peer) : retry_soon(attempt);
+      peer != 0 ? attach(attempt, peer) : retry_after(attempt, kRetrySeconds, Stage::retry);
     } else if (refusal == Refusal::simultaneous) {
-      close_socket(attempt);
-      attempt.stage = Stage::wait_inbound;  // their attempt reaches us, or the deadline ends this one
+      retry_after(attempt, kInboundSeconds, Stage::wait_inbound);  // usually their attempt reaches us first
     } else {
       fail(attempt, status, attempt.address.text() + " refused: " + text);
     }
@@ -245,7 +257,7 @@ void Handshakes::on_answer(Outgoing& attempt, Frame& frame) {
     fail(attempt, Status::handshake_refused, attempt.address.text() + ": the answer is malformed");
     return;
   }
-  if (const Status status = build_parts(hello, frame, credentials->pid, made.parts, text); !ok(status)) {
+  if (const Status status = build_parts(hello, frame, attempt.socket.get(), credentials->pid, made, text); !ok(status)) {
     fail(attempt, status, attempt.address.text() + ": " + text);
     return;
   }
@@ -253,7 +265,6 @@ void Handshakes::on_answer(Outgoing& attempt, Frame& frame) {
   made.to_ourselves = hello.incarnation == state_.incarnation;
   made.parts.in = std::move(attempt.channel);
   made.parts.place = std::exchange(attempt.place, kDoorbellPlaces);
-  made.pidfd = peer_pidfd(attempt.socket.get(), credentials->pid);
   made.socket = std::move(attempt.socket);
   std::vector<Token> tokens = std::move(attempt.tokens);
   const bool also_inbound = attempt.also_inbound;
@@ -267,10 +278,10 @@ void Handshakes::attach(Outgoing& attempt, PeerId peer) {
   owner_.already_connected(peer, std::move(tokens));
 }
 
-void Handshakes::retry_soon(Outgoing& attempt) {
+void Handshakes::retry_after(Outgoing& attempt, double seconds, Stage meanwhile) {
   close_socket(attempt);
-  attempt.stage = Stage::retry;
-  attempt.retry = state_.host->reactor().add_timer(kRetrySeconds, [this, key = attempt.key] {
+  attempt.stage = meanwhile;
+  attempt.retry = state_.host->reactor().add_timer(seconds, [this, key = attempt.key] {
     const auto it = outgoing_.find(key);
     if (it != outgoing_.end()) {
       it->second->retry = 0;
@@ -298,13 +309,11 @@ void Handshakes::close_socket(Outgoing& attempt) {
 
 void Handshakes::erase(Outgoing& attempt) {
   close_socket(attempt);
-  Reactor& reactor = state_.host->reactor();
-  for (const TimerId timer : {attempt.deadline, attempt.retry}) {
-    if (timer != 0) {
-      reactor.cancel_timer(timer);
-    }
+  if (attempt.retry != 0) {
+    state_.host->reactor().cancel_timer(attempt.retry);
   }
-  outgoing_.erase(attempt.key);
+  const std::uint64_t key = attempt.key;  // not a reference into what is erased
+  outgoing_.erase(key);
 }
 
 }  // namespace hixl_aio::host

@@ -9,6 +9,11 @@
 #include "core/reactor.h"
 
 namespace hixl_aio::host {
+namespace {
+
+constexpr double kServicePause = 0.1;
+
+}  // namespace
 
 HostTransport::HostTransport(HostConfig config)
     : state_(std::move(config)), control_(state_), scheduler_(*this, state_.config.chunk_nbytes), coop_(*this) {
@@ -31,6 +36,9 @@ HostTransport::~HostTransport() { shutdown(); }
 
 Status HostTransport::start(TransportHost& host, const std::string& address, std::string& bound, std::string& error) {
   state_.host = &host;
+  if (error = state_.config.complaint(); !error.empty()) {
+    return Status::invalid_argument;
+  }
   state_.host_id = read_boot_id();
   state_.doorbell = SharedDoorbell::create(error);
   if (!state_.doorbell) {
@@ -54,14 +62,30 @@ Status HostTransport::start(TransportHost& host, const std::string& address, std
     error = "no thread is left for copying";
     return status;
   }
-  // The service thread is started by its first customer.
-  host.reactor().watch(state_.service.fd(), EPOLLIN, [this](std::uint32_t) {
-    state_.host->reactor().unwatch(state_.service.fd());
-    state_.service.start();
-  });
   started_ = true;
-  host.reactor().post([this] { control_.begin(); });
+  host.reactor().post([this] {
+    await_first_customer();
+    control_.begin();
+  });
   return Status::ok;
+}
+
+// The service thread is started by its first customer. Control thread.
+void HostTransport::await_first_customer() {
+  Reactor& reactor = state_.host->reactor();
+  const auto again = [this, &reactor] { reactor.add_timer(kServicePause, [this] { await_first_customer(); }); };
+  if (serving_over_) {
+    return;
+  }
+  const Status status = reactor.watch(state_.service.fd(), EPOLLIN, [this, &reactor, again](std::uint32_t) {
+    reactor.unwatch(state_.service.fd());
+    if (!ok(state_.service.start())) {
+      again();  // no thread is to be had now: the customer waits
+    }
+  });
+  if (!ok(status)) {
+    again();
+  }
 }
 
 void HostTransport::shutdown() noexcept {
@@ -72,10 +96,15 @@ void HostTransport::shutdown() noexcept {
   if (started_) {
     auto done = std::make_shared<std::promise<void>>();
     auto waiting = done->get_future();
-    if (state_.host->reactor().post([this, done] { control_.shutdown([done] { done->set_value(); }); })) {
+    const auto end = [this, done] {
+      // On the control thread, so that no late customer starts the service while it is being stopped.
+      serving_over_ = true;
+      state_.host->reactor().unwatch(state_.service.fd());
+      done->set_value();
+    };
+    if (state_.host->reactor().post([this, end] { control_.shutdown(end); })) {
       waiting.wait();
     }
-    state_.host->reactor().unwatch(state_.service.fd());
   }
   scheduler_.stop();
   state_.service.stop();
@@ -92,6 +121,13 @@ void HostTransport::abandon_after_fork() noexcept {
 
 // ---- control plane
 
+template <typename Task>
+void HostTransport::on_control(EventKind kind, Token token, PeerId peer, Task task) {
+  if (!state_.host->reactor().post(std::move(task))) {
+    state_.host->raise(event_of(kind, token, peer, Status::closed, "the engine is closed"));
+  }
+}
+
 void HostTransport::connect(Token token, const std::string& address, double timeout) {
   Address parsed;
   std::string error;
@@ -103,7 +139,7 @@ void HostTransport::connect(Token token, const std::string& address, double time
     status = Status::invalid_argument;
     error = "address '" + address + "' has port 0; connect to the address that the other engine reports";
   }
-  state_.host->reactor().post([this, token, status, error, parsed, timeout] {
+  on_control(EventKind::connected, token, 0, [this, token, status, error, parsed, timeout] {
     if (ok(status)) {
       control_.connect(token, parsed, timeout);
     } else {
@@ -114,37 +150,35 @@ void HostTransport::connect(Token token, const std::string& address, double time
 
 void HostTransport::disconnect(Token token, PeerId peer, bool /*abort*/) {
   // Nothing is awaited here either way: operations that still run fail at their next chunk.
-  state_.host->reactor().post([this, token, peer] { control_.disconnect(token, peer); });
+  on_control(EventKind::disconnected, token, peer, [this, token, peer] { control_.disconnect(token, peer); });
 }
 
 void HostTransport::refresh(Token token, PeerId peer) {
-  state_.host->reactor().post([this, token, peer] { control_.refresh(token, peer); });
+  on_control(EventKind::refreshed, token, peer, [this, token, peer] { control_.refresh(token, peer); });
 }
 
 void HostTransport::allocate(Token token, const RegionSpec& spec) {
   // Reserving pages takes about a second for four gigabytes.
-  state_.host->jobs().post([this, token, spec] {
-    Event event;
-    event.kind = EventKind::allocated;
-    event.token = token;
+  const bool posted = state_.host->jobs().post([this, token, spec] {
+    Event event = event_of(EventKind::allocated, token, 0);
     auto block = state_.heap->allocate(spec.nbytes, segment_class(spec.access), event.status, event.text);
     if (!block) {
       state_.host->raise(std::move(event));
       return;
     }
-    state_.host->reactor().post([this, token, spec, block] { control_.publish_region(token, spec, block); });
+    on_control(EventKind::allocated, token, 0,
+               [this, token, spec, block] { control_.publish_region(token, spec, block); });
   });
+  if (!posted) {
+    state_.host->raise(event_of(EventKind::allocated, token, 0, Status::closed, "the engine is closed"));
+  }
 }
 
 void HostTransport::register_memory(Token token, const RegionSpec& spec) {
-  state_.host->reactor().post([this, token, spec] {
+  on_control(EventKind::allocated, token, 0, [this, token, spec] {
     if (spec.kind == MemoryKind::device) {
-      Event event;
-      event.kind = EventKind::allocated;
-      event.token = token;
-      event.status = Status::unsupported;
-      event.text = "the host engine cannot reach device memory; use backend='hixl'";
-      state_.host->raise(std::move(event));
+      state_.host->raise(event_of(EventKind::allocated, token, 0, Status::unsupported,
+                                  "the host engine cannot reach device memory; use backend='hixl'"));
       return;
     }
     control_.publish_region(token, spec, nullptr);
@@ -152,7 +186,8 @@ void HostTransport::register_memory(Token token, const RegionSpec& spec) {
 }
 
 void HostTransport::close_region(Token token, std::uint32_t region, double timeout) {
-  state_.host->reactor().post([this, token, region, timeout] { control_.close_region(token, region, timeout); });
+  on_control(EventKind::region_closed, token, 0,
+             [this, token, region, timeout] { control_.close_region(token, region, timeout); });
 }
 
 // ---- look-ups
@@ -222,8 +257,8 @@ Status HostTransport::admit(Op& op) noexcept {
 
 void HostTransport::release(Op& op) noexcept {
   auto* peer = static_cast<Peer*>(std::exchange(op.target, nullptr));
-  if (!op.posted) {
-    (void)peer->leave();  // it never reached us: nobody waits for its end
+  if (!op.posted && peer->leave()) {  // it never reached us, so `finish` will not say so
+    state_.host->reactor().post([this, id = peer->id] { control_.operations_ended(id); });
   }
   peer->drop();
 }
@@ -282,6 +317,12 @@ Status HostTransport::reserve_signal(PeerId id) noexcept {
   return peer == nullptr ? Status::not_connected : peer->reserve_signal();
 }
 
+void HostTransport::unreserve_signal(PeerId id) noexcept {
+  if (Peer* peer = peer_of(id)) {
+    peer->unreserve_signal();
+  }
+}
+
 Status HostTransport::send_signal(PeerId id, std::string_view name, std::string_view payload, Status status,
                                   bool reserved) noexcept {
   Peer* peer = peer_of(id);
@@ -297,41 +338,73 @@ Status HostTransport::send_signal(PeerId id, std::string_view name, std::string_
 }
 
 bool HostTransport::drain_signals(SignalSink& sink, std::size_t limit) {
+  if (!started_) {
+    return false;
+  }
+  // Once round the page, from the place whose turn it is.
+  const std::size_t first = drain_from_ / 64;
+  const std::uint64_t upper = ~0ULL << (drain_from_ % 64);
+  bool left = drain_word(first, upper, sink, limit);
+  for (std::size_t i = 1; i < kDoorbellPlaces / 64; ++i) {
+    left |= drain_word((first + i) % (kDoorbellPlaces / 64), ~0ULL, sink, limit);
+  }
+  left |= drain_word(first, ~upper, sink, limit);
+  return left;
+}
+
+bool HostTransport::drain_word(std::size_t word, std::uint64_t mask, SignalSink& sink, std::size_t& budget) {
+  std::atomic<std::uint64_t>& dirty = state_.doorbell->page().dirty[word];
+  // Acquire: the bit was set before the bell that woke us was rung.
+  if ((dirty.load(std::memory_order_acquire) & mask) == 0) {
+    return false;
+  }
+  if (budget == 0) {
+    return true;  // the bits stay
+  }
   bool left = false;
-  for (std::size_t word = 0; word < kDoorbellPlaces / 64; ++word) {
-    std::atomic<std::uint64_t>& dirty = state_.doorbell->page().dirty[word];
-    // Acquire: the bit was set before the bell that woke us was rung.
-    if (dirty.load(std::memory_order_acquire) == 0) {
-      continue;
-    }
-    for (std::uint64_t bits = dirty.exchange(0, std::memory_order_acq_rel); bits != 0; bits &= bits - 1) {
-      const auto place = static_cast<std::uint32_t>(word * 64 + static_cast<std::size_t>(__builtin_ctzll(bits)));
-      const PeerRef peer = state_.peers.at_place(place);
-      if (!peer) {
-        continue;
-      }
-      bool malformed = false;
-      if (limit == 0 || peer->drain(sink, limit, malformed)) {
-        dirty.fetch_or(1ULL << (place % 64), std::memory_order_acq_rel);
-        left = true;
-      }
-      if (malformed) {
-        state_.host->reactor().post([this, id = peer->id] {
-          control_.fail_peer(id, Status::peer_lost, "its signal ring is damaged; the connection was ended");
-        });
-      }
-    }
+  for (std::uint64_t bits = dirty.fetch_and(~mask, std::memory_order_acq_rel) & mask; bits != 0; bits &= bits - 1) {
+    const auto place = static_cast<std::uint32_t>(word * 64 + static_cast<std::size_t>(__builtin_ctzll(bits)));
+    drain_place(place, sink, budget, left);
   }
   return left;
 }
 
+void HostTransport::drain_place(std::uint32_t place, SignalSink& sink, std::size_t& budget, bool& left) {
+  const PeerRef peer = state_.peers.at_place(place);
+  if (!peer || peer->silenced || !peer->announced()) {
+    return;  // whoever is announced later is looked at then
+  }
+  bool malformed = false;
+  const bool had_its_turn = budget > 0;
+  if (!had_its_turn || peer->drain(sink, budget, malformed)) {
+    state_.doorbell->page().dirty[place / 64].fetch_or(1ULL << (place % 64), std::memory_order_acq_rel);
+    left = true;
+  }
+  if (had_its_turn && budget == 0) {
+    drain_from_ = (place + 1) % kDoorbellPlaces;
+  }
+  if (malformed) {
+    state_.host->reactor().post([this, id = peer->id] {
+      control_.fail_peer(id, Status::peer_lost, "its signal ring is damaged; the connection was ended");
+    });
+  }
+}
+
 void HostTransport::drain_peer_signals(PeerId id, SignalSink& sink) {
   if (Peer* peer = peer_of(id)) {
-    std::size_t budget = SIZE_MAX;
-    bool malformed = false;
-    (void)peer->drain(sink, budget, malformed);
+    for (Peer* half : {peer, peer->inner()}) {
+      if (half == nullptr) {
+        continue;
+      }
+      std::size_t budget = SIZE_MAX;
+      bool malformed = false;
+      (void)half->drain(sink, budget, malformed);
+      half->silenced = true;
+    }
   }
-  // The last word of a peer that is down: the loop forgets it here.
+}
+
+void HostTransport::forget_peer(PeerId id) {
   loop_peers_.erase(id);
   state_.peers.remove(id);
 }

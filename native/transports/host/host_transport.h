@@ -46,15 +46,24 @@ class HostTransport final : public Transport, private OpFinisher {
   bool progress() noexcept override { return coop_.advance(); }
 
   Status reserve_signal(PeerId peer) noexcept override;
+  void unreserve_signal(PeerId peer) noexcept override;
   Status send_signal(PeerId peer, std::string_view name, std::string_view payload, Status status,
                      bool reserved) noexcept override;
   bool drain_signals(SignalSink& sink, std::size_t limit) override;
   void drain_peer_signals(PeerId peer, SignalSink& sink) override;
+  void forget_peer(PeerId peer) override;
   void signals_taken(PeerId peer, std::uint32_t count) noexcept override;
 
  private:
   // Loop thread's own table, filled on first use: no lock on the way of a put. Null: no such peer.
   Peer* peer_of(PeerId peer) noexcept;
+  // On the control thread; if it has ended, `answer` goes up with `closed`: every request is answered.
+  template <typename Task>
+  void on_control(EventKind kind, Token token, PeerId peer, Task task);
+  void await_first_customer();
+  // The signals of the peers in one word of the doorbell page, as far as `budget` goes. True: some are left.
+  bool drain_word(std::size_t word, std::uint64_t mask, SignalSink& sink, std::size_t& budget);
+  void drain_place(std::uint32_t place, SignalSink& sink, std::size_t& budget, bool& left);
   void finish(Op& op) noexcept override;
 
   HostState state_;
@@ -63,6 +72,8 @@ class HostTransport final : public Transport, private OpFinisher {
   CopyScheduler scheduler_;
   CoopInitiator coop_;
   std::unordered_map<PeerId, PeerRef> loop_peers_;
+  std::uint32_t drain_from_ = 0;  // the place whose turn it is, so that nobody's flood starves the others
+  bool serving_over_ = false;  // control thread
   bool started_ = false;
   bool ended_ = false;
 };

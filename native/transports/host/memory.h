@@ -67,6 +67,7 @@ class MemoryBlock {
   [[nodiscard]] std::byte* address() const noexcept { return segment_->base() + offset_; }
   [[nodiscard]] std::uint64_t offset() const noexcept { return offset_; }
   [[nodiscard]] const Segment& segment() const noexcept { return *segment_; }
+  [[nodiscard]] std::shared_ptr<const Segment> keep_segment() const noexcept { return segment_; }
   // True when no other region shares the segment.
   [[nodiscard]] bool whole_segment() const noexcept { return heap_.expired(); }
 

@@ -34,7 +34,12 @@ Peer::Peer(PeerId peer_id, PeerParts parts)
       service_fd_(std::move(parts.service_fd)),
       remote_place_(parts.remote_place) {}
 
-Peer::~Peer() { unmap_all(); }
+Peer::~Peer() {
+  unmap_all();
+  if (inner_ != nullptr) {
+    inner_->drop();
+  }
+}
 
 // ---- directory
 

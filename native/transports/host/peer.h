@@ -122,7 +122,19 @@ class Peer {
   [[nodiscard]] bool idle() const noexcept { return admitted_.load(std::memory_order_seq_cst) == 0; }
 
   // ---- signals
+  // Control thread: the loop has been told of this peer. Release, so that who sees it sees that the news was raised: the
+  // peer's signals wait until then.
+  void announce() noexcept { announced_.store(true, std::memory_order_release); }
+  [[nodiscard]] bool announced() const noexcept { return announced_.load(std::memory_order_acquire); }
+  bool silenced = false;  // loop thread: its last words were taken, nothing comes after them
+  // Control thread, before the announcement: what we send to ourselves arrives there.
+  void set_inner(Peer& inner) noexcept {
+    inner.retain();
+    inner_ = &inner;
+  }
+  [[nodiscard]] Peer* inner() const noexcept { return inner_; }
   Status reserve_signal() noexcept;  // loop thread
+  void unreserve_signal() noexcept { --signals_reserved_; }  // loop thread
   Status publish(std::string_view name, std::string_view payload, Status status) noexcept;  // any thread
   // Loop thread. `malformed` is set when the peer wrote what no engine writes.
   bool drain(SignalSink& sink, std::size_t& budget, bool& malformed);
@@ -169,6 +181,8 @@ class Peer {
   std::atomic<std::uint64_t> admitted_{0};
   Status down_status_ = Status::ok;
   std::atomic<bool> down_{false};
+  std::atomic<bool> announced_{false};
+  Peer* inner_ = nullptr;
 
   std::uint64_t signals_reserved_ = 0;
   // Several threads finish operations, the ring has one producer: they take turns. Held for two short copies.

@@ -58,24 +58,28 @@ bool RegionTable::revoke(std::uint32_t region, OwnRegion& out) {
   return true;
 }
 
+bool RegionTable::holds(std::uint32_t region, std::uint32_t generation) const {
+  const std::lock_guard lock(mutex_);
+  const auto it = regions_.find(region);
+  return it != regions_.end() && it->second.info.generation == generation;
+}
+
 bool RegionTable::service_idle(std::uint32_t region) const {
   const std::lock_guard lock(mutex_);
   const auto it = regions_.find(region);
   return it == regions_.end() || it->second.service_pins == 0;
 }
 
-void RegionTable::free(std::uint32_t region) {
-  std::shared_ptr<MemoryBlock> block;  // outlives the lock: its end may unmap
-  {
-    const std::lock_guard lock(mutex_);
-    const auto it = regions_.find(region);
-    if (it == regions_.end()) {
-      return;
-    }
-    block = std::move(it->second.block);
-    regions_.erase(it);
-    free_ids_.push_back(region);
+std::shared_ptr<MemoryBlock> RegionTable::free(std::uint32_t region, std::uint32_t generation) {
+  const std::lock_guard lock(mutex_);
+  const auto it = regions_.find(region);
+  if (it == regions_.end() || it->second.info.generation != generation) {
+    return nullptr;
   }
+  std::shared_ptr<MemoryBlock> block = std::move(it->second.block);
+  regions_.erase(it);
+  free_ids_.push_back(region);
+  return block;
 }
 
 std::vector<OwnRegion> RegionTable::live() const {

@@ -33,8 +33,11 @@ class RegionTable {
   // Control thread.
   Status add(const RegionSpec& spec, std::shared_ptr<MemoryBlock> block, RegionInfo& out, std::string& error);
   bool revoke(std::uint32_t region, OwnRegion& out);  // false: no such region; may be called again
+  // A region is named with its generation: its number may have been given out again.
+  [[nodiscard]] bool holds(std::uint32_t region, std::uint32_t generation) const;
   [[nodiscard]] bool service_idle(std::uint32_t region) const;
-  void free(std::uint32_t region);
+  // Returns the memory, if it was ours: letting go of it may take its time.
+  std::shared_ptr<MemoryBlock> free(std::uint32_t region, std::uint32_t generation);
   [[nodiscard]] std::vector<OwnRegion> live() const;
 
   // Any thread.

@@ -6,6 +6,22 @@
 
 namespace hixl_aio::host {
 
+std::string HostConfig::complaint() const {
+  if (copy_threads == 0) {
+    return "copy_threads must be at least 1";
+  }
+  if (chunk_nbytes == 0) {
+    return "chunk_nbytes must be at least 1";
+  }
+  if (max_regions == 0 || max_regions > kMaxRegionsLimit) {
+    return "max_regions must be from 1 to " + std::to_string(kMaxRegionsLimit);
+  }
+  if (signal_capacity == 0 || signal_capacity > kSignalCapacityLimit) {
+    return "signal_capacity must be from 1 to " + std::to_string(kSignalCapacityLimit);
+  }
+  return {};
+}
+
 std::uint32_t PeerTable::take_place() {
   const std::lock_guard lock(mutex_);
   for (std::uint32_t place = 0; place < kDoorbellPlaces; ++place) {

@@ -28,6 +28,9 @@ struct HostConfig {
   std::uint32_t max_regions = 1U << 17U;
   std::uint32_t signal_capacity = 4096;
   bool allow_ptrace = true;
+
+  // What is out of range; empty: nothing.
+  [[nodiscard]] std::string complaint() const;
 };
 
 // Peers by id and by doorbell place. The control thread adds, the loop thread looks up and forgets.

@@ -1,7 +1,9 @@
 #include "transports/host/wire.h"
 
+#include <fcntl.h>
 #include <sys/random.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -129,6 +131,19 @@ Status parse_greeting(std::span<const std::byte> bytes, Greeting& out, std::stri
   return Status::ok;
 }
 
+bool may_become_greeting(std::span<const std::byte> bytes) noexcept {
+  const std::uint64_t magic = kWireMagic;
+  const std::uint32_t version = kWireVersion;
+  std::byte expected[sizeof(magic) + sizeof(version)];
+  std::memcpy(expected, &magic, sizeof(magic));
+  std::memcpy(expected + sizeof(magic), &version, sizeof(version));
+  if (bytes.size() < sizeof(expected)) {
+    // Half a version number says nothing yet.
+    return std::memcmp(bytes.data(), expected, std::min(bytes.size(), sizeof(magic))) == 0;
+  }
+  return std::memcmp(bytes.data(), expected, sizeof(expected)) == 0;
+}
+
 std::vector<std::byte> Hello::encode(FrameType type) const {
   Writer writer;
   writer.type(type).put(kWireVersion).raw(incarnation).raw(process);
@@ -214,9 +229,14 @@ SocketResult receive_frame(int socket, Frame& out) {
   message.msg_control = control;
   message.msg_controllen = sizeof(control);
   ssize_t received = 0;
-  do {
+  bool reset = false;  // the other end closed with frames of ours unread: said once, before what it sent itself
+  for (;;) {
     received = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-  } while (received < 0 && errno == EINTR);
+    if (received >= 0 || (errno != EINTR && (errno != ECONNRESET || reset))) {
+      break;
+    }
+    reset |= errno == ECONNRESET;
+  }
   if (received < 0) {
     out.bytes.clear();
     return errno == EAGAIN ? SocketResult::again : SocketResult::closed;
@@ -258,14 +278,23 @@ std::optional<Credentials> peer_credentials(int socket) noexcept {
   return Credentials{credentials.pid, credentials.uid};
 }
 
-UniqueFd peer_pidfd(int socket, std::int64_t pid) noexcept {
+Status peer_pidfd(int socket, std::int64_t pid, UniqueFd& out) noexcept {
   int fd = -1;
   socklen_t length = sizeof(fd);
   // Linux 6.5: exactly the process at the other end, whatever its number means by now.
-  if (getsockopt(socket, SOL_SOCKET, SO_PEERPIDFD, &fd, &length) == 0) {
-    return UniqueFd(fd);
+  if (getsockopt(socket, SOL_SOCKET, SO_PEERPIDFD, &fd, &length) != 0) {
+    fd = pid > 0 ? static_cast<int>(syscall(SYS_pidfd_open, static_cast<pid_t>(pid), 0)) : -1;
   }
-  return pid > 0 ? UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, static_cast<pid_t>(pid), 0))) : UniqueFd();
+  const bool exhausted = fd < 0 && pid > 0 && (errno == EMFILE || errno == ENFILE || errno == ENOMEM);
+  out.reset(fd);
+  return exhausted ? Status::resource_exhausted : Status::ok;
+}
+
+bool is_event_fd(int fd) noexcept {
+  // Anonymous inodes have no type; those among them that cannot be written say so without blocking.
+  struct stat info {};
+  const int flags = fcntl(fd, F_GETFL);
+  return fstat(fd, &info) == 0 && (info.st_mode & S_IFMT) == 0 && flags >= 0 && (flags & O_NONBLOCK) != 0;
 }
 
 std::string read_boot_id() {

@@ -104,6 +104,9 @@ struct Greeting {
 };
 // ok, handshake_refused with both versions, or failed for what is not ours.
 [[nodiscard]] Status parse_greeting(std::span<const std::byte> bytes, Greeting& out, std::string& error);
+// Whether what has arrived so far can still become a greeting of our version: whoever says something else is refused at
+// its first words, also if it keeps the connection open.
+[[nodiscard]] bool may_become_greeting(std::span<const std::byte> bytes) noexcept;
 
 // What each side says of itself, with five descriptors: channel, doorbell, loop, progress and service eventfd.
 inline constexpr std::size_t kHelloFds = 5;
@@ -159,8 +162,11 @@ struct Credentials {
   std::uint32_t uid = 0;
 };
 [[nodiscard]] std::optional<Credentials> peer_credentials(int socket) noexcept;
-// A pidfd of the process at the other end; invalid where the kernel has none for it.
-[[nodiscard]] UniqueFd peer_pidfd(int socket, std::int64_t pid) noexcept;
+// A pidfd of the process at the other end; invalid where the kernel has none for it. resource_exhausted: it has one, and
+// no descriptor is left.
+[[nodiscard]] Status peer_pidfd(int socket, std::int64_t pid, UniqueFd& out) noexcept;
+// Nothing else is written to when a peer is to be woken: a pipe could block us, or end us with SIGPIPE.
+[[nodiscard]] bool is_event_fd(int fd) noexcept;
 
 [[nodiscard]] std::string read_boot_id();
 [[nodiscard]] bool random_bytes(std::span<std::uint8_t> out) noexcept;
