@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from hixl_aio._core.regions import RegionRecord, refuse_readonly
 from hixl_aio._remote import as_remote
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from hixl_aio._records import PartTuple
 
 __all__ = ("BatchPlan", "plan_batch")
+
+
+_MAX_BLOCK: Final = 1 << 62
 
 
 @dataclass(slots=True)
@@ -160,6 +163,14 @@ def _check_direction(is_get: bool, local: LocalView, remote: RemoteView) -> None
         raise refuse_readonly(local._record.label, "writing: it is the destination of a get")
 
 
+def _range_of(values: Any) -> tuple[int, int]:
+    if not len(values):
+        return 0, 0
+    if hasattr(values, "min"):
+        return int(values.min()), int(values.max())
+    return min(values), max(values)
+
+
 def _blocks(op: PutBlocks | GetBlocks, is_get: bool) -> tuple[int, tuple[Any, Any, Any]]:
     src, dst = int64_array(op.src_offsets, "src_offsets"), int64_array(op.dst_offsets, "dst_offsets")
     count, other = len(src), len(dst)
@@ -174,9 +185,16 @@ def _blocks(op: PutBlocks | GetBlocks, is_get: bool) -> tuple[int, tuple[Any, An
         sizes, total = op.nbytes, op.nbytes * count
     else:
         sizes = int64_array(op.nbytes, "nbytes")
+        least, most = _range_of(sizes)
+        if least < 0 or most > _MAX_BLOCK:
+            value = least if least < 0 else most
+            raise InvalidArgumentError(
+                argument="nbytes", value=value, expected=f"0 to {_MAX_BLOCK} bytes a block"
+            )
         if len(sizes) != count:
             raise InvalidArgumentError(
                 argument="the number of nbytes", value=len(sizes), expected=f"{count}, as of src_offsets"
             )
-        total = int(sizes.sum()) if hasattr(sizes, "sum") else sum(sizes)
+        # Blocks of up to 2**62 bytes: an int64 sum of many of them would wrap around.
+        total = int(sizes.sum()) if hasattr(sizes, "sum") and most * count < 1 << 62 else sum(map(int, sizes))
     return total, (dst, src, sizes) if is_get else (src, dst, sizes)

@@ -104,6 +104,9 @@ class ControlPlane:
             raise self.why_unreachable(peer.incarnation, None)[0]
         info = self._runtime.native.find_region(peer._id, label)
         if info is None:
+            known = self._runtime.native.peer_info(peer._id)
+            if known is None or known[4]:  # it is down, and the event is on its way
+                raise PeerLostError(peer=peer.address, status=Status.PEER_LOST)
             raise NotRegisteredError(label=label, peer=peer.address)
         number, generation, nbytes, _, kind, access, found = info
         return RemoteRegion(
@@ -122,11 +125,13 @@ class ControlPlane:
             return PeerNotConnectedError(detail), False
         successor = self.peers.get(peer.address)
         if successor is not None and successor._wanted:
-            label, generation = ("", 0) if target is None else (target.label, target.generation)
+            if target is None:
+                detail = "this Peer stands for an earlier life; use the one that connect() returned since"
+                return PeerNotConnectedError(detail, peer=peer.address), False
             detail = (
                 f"peer {peer.address} is at incarnation {successor.incarnation} now, it was {incarnation}"
             )
-            return StaleRegionError(detail, label=label, generation=generation), False
+            return StaleRegionError(detail, label=target.label, generation=target.generation), False
         if successor is not None:
             return PeerRestartedError(peer=peer.address, status=Status.PEER_LOST), True
         if peer._state is PeerState.LOST:

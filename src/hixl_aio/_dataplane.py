@@ -81,7 +81,7 @@ class DataPlane:
             local = as_local(local, "dst" if is_get else "src")
         if type(remote) is not RemoteView:
             remote = as_remote(remote, "src" if is_get else "dst")
-        nbytes = local.nbytes
+        nbytes = local._nbytes
         record = local._record
         runtime = self._runtime
         target = remote.region
@@ -187,7 +187,10 @@ class DataPlane:
         peer = self._peers.get(plan.target.incarnation)
         batch = Batch(self._runtime, peer, plan.nbytes, started, plan.parts)
         operation = self._way.operation(batch, 0, peer, plan.target, plan.records())
-        operation.parts = plan.native if plan.nbytes else None
+        if plan.nbytes:
+            operation.parts = plan.native
+        else:
+            plan.checked_copy()  # native code does not see it, so its bounds are checked here
         operation.timeout = seconds
         self._way.submit(operation, signal, payload, ready, plan)
         return batch

@@ -121,7 +121,10 @@ class NativeEngine:
     # look-ups
     def find_region(self, peer: int, label: str, /) -> RegionTuple | None:
         """The peer's live region of that label, or None. The address is 0."""
-    def peer_info(self, peer: int, /) -> PeerTuple | None: ...
+    def peer_info(self, peer: int, /) -> PeerTuple | None:
+        """Also of a peer that is down, until it is forgotten."""
+    def forget_peer(self, peer: int, /) -> None:
+        """An EVENT_PEER_DOWN has been dealt with: nobody asks about that peer again."""
     def hold_region(self, region: int, /) -> RegionHold | None: ...
 
     # data plane. What transfer and batch return: 0 = done here; > 0 = handle of a posted operation, one
@@ -155,6 +158,8 @@ class NativeEngine:
     # signals
     def reserve_signal(self, peer: int, /) -> int:
         """0, or minus the status (signal_queue_full, not_connected, peer_lost, peer_closed)."""
+    def unreserve_signal(self, peer: int, /) -> None:
+        """Give back a place that was reserved and not used."""
     def send_signal(self, peer: int, name: bytes, payload: bytes, status: int, reserved: bool, /) -> int:
         """Send now; `status` not 0 is the negative form. 0, or minus the status of a refusal.
 

@@ -136,8 +136,11 @@ class Operations:
         else:
             self.table.move(operation, OperationState.QUARANTINED)
             self._drop_deadline(operation)
-        self._conclude(operation, error)
-        line.ended(operation, None if isinstance(error, TransferStoppedError) else error)
+        try:
+            self._conclude(operation, error)
+        finally:
+            # Whatever telling the waiters may raise, the credit comes back and the line goes on.
+            line.ended(operation, None if isinstance(error, TransferStoppedError) else error)
 
     def _failure(self, operation: Operation, code: int, parts: bytes | None) -> HixlAioError:
         runtime = self._runtime

@@ -15,6 +15,7 @@ from hixl_aio.errors import (
     HixlAioError,
     InvalidArgumentError,
     TransferFailedError,
+    TransferQueueFullError,
     TransferStoppedError,
     UnsupportedError,
 )
@@ -143,18 +144,29 @@ class Submission:
             self._done(operation, None)
             return
         if code == -Status.QUEUE_FULL:
-            operation.line.check_room()
+            self._check_room(operation)
             self._table.add(operation)
             operation.line.call(operation)
             self._runtime.ops.watch_deadline(operation)
             operation.line.enter(operation)
             return
         error = from_status(code, "", self._runtime.ops.about(operation))
+        # Also when the call raises: whoever waits for that signal must not wait for ever (INV-11).
         self._runtime.ops.send_negative(operation, -code)
         if -code in _WORLD:
             self._done(operation, error)
             return
         raise self._forget(operation, self._explain(operation, -code, error))
+
+    def _check_room(self, operation: Operation) -> None:
+        """The line has a place; or the call is refused, may be made again, and leaves nothing behind."""
+        try:
+            operation.line.check_room()
+        except TransferQueueFullError as error:
+            if operation.name is not None:
+                operation.name = None
+                self._runtime.native.unreserve_signal(operation.line.number)
+            raise self._forget(operation, error) from None
 
     @staticmethod
     def _done(operation: Operation, error: HixlAioError | None) -> None:
@@ -218,8 +230,12 @@ class Submission:
 
     def _check_ready(self, ready: Any) -> Callable[[Operation], None]:
         if isinstance(ready, Completion):
+            if ready._runtime.life.owner is not self._runtime.life.owner:
+                raise _foreign(ready)
             return lambda operation: self.link(operation, ready, negative=False)
         if isinstance(ready, Awaitable):
+            if not self._runtime.bridge.owns(ready):
+                raise _foreign(ready)
             return lambda operation: self._follow(operation, ready)
         if isinstance(ready, StreamEvent):
             feature = "stream events: it has no device streams"
@@ -263,7 +279,7 @@ class Submission:
         about = self._runtime.ops.about(operation)
         cancelled = not isinstance(error, Exception)
         failure = (TransferStoppedError if cancelled else TransferFailedError)(
-            f"what it was to wait for ended with {error!r}; nothing has moved",
+            f"what it was to wait for ended with {_brief(error)}; nothing has moved",
             op=about.op,
             peer=about.peer,
             nbytes=about.nbytes,
@@ -280,6 +296,22 @@ class _NoLine:
 
 
 NO_LINE: Final[Any] = _NoLine()
+
+
+def _foreign(ready: object) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        argument="ready", value=repr(ready), expected="an awaitable of this engine's loop"
+    )
+
+
+def _brief(error: BaseException) -> str:
+    """The cause itself hangs on the failure; a chain of operations must not repeat it in each message."""
+    text = str(error)
+    return (
+        f"{type(error).__name__}: {text[:100]}{'…' if len(text) > 100 else ''}"
+        if text
+        else type(error).__name__
+    )
 
 
 def _nothing() -> None:

@@ -7,6 +7,7 @@ and the *custody of the memory* (`settled`). `await` joins both as far as it can
 from __future__ import annotations
 
 import contextvars
+import inspect
 import warnings
 from collections.abc import Callable, Generator, Iterator
 from time import monotonic
@@ -19,6 +20,7 @@ from hixl_aio.errors import (
     ClosedError,
     HixlAioError,
     InternalError,
+    InvalidArgumentError,
     PeerError,
     TransferStoppedError,
 )
@@ -265,8 +267,12 @@ class Completion:
             context: to run it in; a copy of the current one if None.
 
         Raises:
+            InvalidArgumentError: `fn` cannot be called like that.
             WrongLoopError: called on another loop or thread.
         """
+        if not callable(fn) or inspect.iscoroutinefunction(fn):
+            expected = "a callable that is no coroutine function"
+            raise InvalidArgumentError(argument="fn", value=repr(fn), expected=expected)
         runtime = self._runtime
         context = contextvars.copy_context() if context is None else context
         if self._ended:

@@ -41,21 +41,33 @@ class LocalView:
         nbytes: its size.
     """
 
-    __slots__ = ("_address", "_record", "nbytes", "offset", "region")
-
-    region: MemoryRegion
-    offset: int
-    nbytes: int
+    __slots__ = ("_address", "_nbytes", "_offset", "_record", "_region")
 
     def __init__(self, region: MemoryRegion, offset: int, nbytes: int) -> None:
         record = region._record
         if not 0 <= offset <= offset + nbytes <= record.nbytes:
             raise outside(offset, nbytes, record.nbytes)
-        self.region = region
-        self.offset = offset
-        self.nbytes = nbytes
+        self._region = region
+        self._offset = offset
+        self._nbytes = nbytes
         self._record = record
         self._address = record.address + offset
+
+    # Read-only: the bounds were checked once, when the view was made.
+    @property
+    def region(self) -> MemoryRegion:
+        """The region."""
+        return self._region
+
+    @property
+    def offset(self) -> int:
+        """Where it starts in there."""
+        return self._offset
+
+    @property
+    def nbytes(self) -> int:
+        """Its size."""
+        return self._nbytes
 
     def __getitem__(self, span: slice) -> LocalView:
         """A run inside this one. Out of range raises, never clamps."""

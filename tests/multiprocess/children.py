@@ -80,6 +80,15 @@ def stick(path: str) -> None:
     os.close(fd)
 
 
+async def visit(address: str) -> None:
+    """Connect, put with a bound signal, say good-bye, and end."""
+    async with Engine() as engine:
+        peer = await engine.connect(address)
+        source = await engine.register(bytearray(b"result"))
+        await engine.put(source, peer.region("inbox")[:6], signal="done", payload=b"1")
+        await engine.signal(peer, "bye")
+
+
 async def put_for_ever(address: str, links: list[str], nbytes: int) -> None:
     """An initiator that writes into the peer's inbox until it is killed."""
     async with Engine(options=options(links)) as engine:
@@ -166,7 +175,15 @@ async def meet(go: str) -> None:
 
 FUNCTIONS: dict[str, Callable[..., Coroutine[Any, Any, None]]] = {
     function.__name__: function
-    for function in (serve, put_for_ever, write_generations, forbid_process_vm, connect_as_nobody, meet)
+    for function in (
+        serve,
+        visit,
+        put_for_ever,
+        write_generations,
+        forbid_process_vm,
+        connect_as_nobody,
+        meet,
+    )
 }
 
 if __name__ == "__main__":

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import subprocess
+import sys
 import time
 
 import pytest
 
 from hixl_aio import Access, Engine, EngineOptions, HixlAioError, PeerLostError
 
-from .harness import child
+from .harness import CHILDREN, child
 
 MIB = 1 << 20
 LINKS = [
@@ -75,3 +78,21 @@ async def test_a_killed_initiator_leaves_the_target_whole(links: tuple[str, ...]
         async with asyncio.timeout(2):
             await inbox.aclose()
         assert not inbox.busy
+
+
+@pytest.mark.asyncio
+async def test_a_peer_that_comes_and_goes_in_one_turn_of_the_loop_is_heard() -> None:
+    """All signals of a peer that connected, spoke and left while the loop was busy reach their waiters."""
+    async with Engine() as engine:
+        inbox = await engine.allocate(4096, label="inbox", access=Access.WRITE)
+        waiter = asyncio.ensure_future(engine.wait_signal("done"))
+        await asyncio.sleep(0)
+        command = [sys.executable, "-W", "error", str(CHILDREN), "visit"]
+        arguments = json.dumps({"address": engine.address})
+        subprocess.run([*command, arguments], check=True, timeout=20)  # noqa: ASYNC221  (the loop is to be busy)
+        async with asyncio.timeout(5):
+            done = await waiter
+            bye = await engine.wait_signal("bye")
+        assert (done.payload, bytes(inbox.view()[:6])) == (b"1", b"result")
+        assert bye.peer is done.peer
+        assert not engine.peers

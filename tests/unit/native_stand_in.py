@@ -153,6 +153,9 @@ class StandIn:
         found = self.peers.get(peer)
         return None if found is None else (*found, 1, 0, (("stand-in", "of a test"),))
 
+    def unreserve_signal(self, peer: int) -> None:
+        self.reserved -= 1
+
     def forget_peer(self, peer: int) -> None:
         self.peers.pop(peer, None)
 

@@ -141,6 +141,9 @@ class AsyncioBridge:
     def call_later(self, seconds: float, callback: Callable[[], None]) -> Cancellable:
         return self._loop.call_later(seconds, callback)
 
+    def owns(self, awaitable: object) -> bool:
+        return not isinstance(awaitable, asyncio.Future) or awaitable.get_loop() is self._loop
+
     def follow(
         self, awaitable: Awaitable[object], callback: Callable[[BaseException | None], None]
     ) -> Callable[[], None]:

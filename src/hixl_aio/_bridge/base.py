@@ -124,6 +124,9 @@ class Bridge(Protocol):
     def call_later(self, seconds: float, callback: Callable[[], None]) -> Cancellable:
         """Call after so long."""
 
+    def owns(self, awaitable: object) -> bool:
+        """It can be awaited on this loop: it is not bound to another one."""
+
     def follow(
         self, awaitable: Awaitable[object], callback: Callable[[BaseException | None], None]
     ) -> Callable[[], None]:

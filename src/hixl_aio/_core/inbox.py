@@ -77,13 +77,13 @@ class Inbox:
         self._wake(taker.waiter)
 
     def _find_taker(self, signal: Arrived) -> Taker | None:
-        for takers in (self._takers.get(signal.name), self._takers_of_any):
-            for index, taker in enumerate(takers or ()):
+        named = self._takers.get(signal.name, [])
+        for takers in (named, self._takers_of_any):
+            for index, taker in enumerate(takers):
                 if taker.wants(signal.name, signal.source):
-                    assert takers is not None
                     del takers[index]
-                    if not takers:
-                        self._takers.pop(signal.name, None)
+                    if takers is named and not named:
+                        del self._takers[signal.name]
                     return taker
         return None
 
