@@ -119,3 +119,17 @@ def test_thousands_of_names_are_taken_in_order_of_arrival() -> None:
     """Taking any signal does not look at all names."""
     inbox = filled(*[(f"n{n}", n % 3) for n in range(20_000)])
     assert [inbox.take(None, None).arrival for _ in range(20_000)] == list(range(20_000))  # type: ignore[union-attr]
+
+
+def test_an_iteration_that_is_served_forgets_nobody_who_waits_by_name() -> None:
+    """Serving the last taker of any signal leaves those who wait for the same name from another peer."""
+    woken: list[str] = []
+    inbox = Inbox(woken.append)
+    named, anybody = Taker("a", 1, "named"), Taker(None, None, "any")
+    inbox.wait(named)
+    inbox.wait(anybody)
+    inbox.deliver(Arrival("a", 2, 0))
+    assert woken == ["any"]
+    inbox.deliver(Arrival("a", 1, 1))
+    assert woken == ["any", "named"]
+    assert named.signal == Arrival("a", 1, 1)

@@ -1,0 +1,130 @@
+"""Calls that only seem to be right: refused at the call, with nothing moved and nothing left behind."""
+
+from __future__ import annotations
+
+import asyncio
+from array import array
+
+import pytest
+
+from hixl_aio import (
+    Completion,
+    EngineOptions,
+    HixlAioError,
+    InvalidArgumentError,
+    LocalView,
+    PeerNotConnectedError,
+    PutBlocks,
+    TransferQueueFullError,
+)
+
+from .support import Pair, connected
+
+pytestmark = pytest.mark.asyncio
+
+
+@pytest.mark.parametrize(
+    ("offsets", "sizes"),
+    [
+        pytest.param([0, 8], [4, -4], id="sizes that cancel out"),
+        pytest.param([0, 0], [1 << 62, 1 << 62], id="sizes whose sum wraps around"),
+        pytest.param([10**12], 0, id="an empty block far outside"),
+        pytest.param([-8], 8, id="a negative offset"),
+    ],
+)
+async def test_a_batch_is_checked_whatever_its_sizes_add_up_to(
+    pair: Pair, offsets: list[int], sizes: list[int] | int
+) -> None:
+    """Blocks are checked one by one: no sum hides a bad one."""
+    region, remote = await pair.target(64)
+    source = await pair.source(64, 7)
+    places = array("q", offsets)
+    lengths = sizes if isinstance(sizes, int) else array("q", sizes)
+    with pytest.raises(InvalidArgumentError):
+        pair.near.batch([PutBlocks(source, remote, places, places, lengths)])
+    assert bytes(region.view()) == bytes(64)
+    assert pair.near.statistics().waiting == pair.near.statistics().posted == 0
+
+
+async def test_ready_must_belong_to_this_loop(pair: Pair) -> None:
+    """A future of another loop is refused at the call, and the region is free."""
+    _, remote = await pair.target(64)
+    source = await pair.source(64)
+    other = asyncio.new_event_loop()
+    try:
+        with pytest.raises(InvalidArgumentError, match="loop"):
+            pair.near.put(source, remote, ready=other.create_future())
+    finally:
+        other.close()
+    assert not source.busy
+    assert pair.near.statistics().waiting == 0
+
+
+async def test_a_callback_must_be_callable(pair: Pair) -> None:
+    """A coroutine function or no function at all is refused, and the credit comes back."""
+    _, remote = await pair.target(1 << 20)
+    put = pair.near.put(await pair.source(1 << 20), remote)
+
+    async def coroutine(completion: Completion) -> None:
+        raise AssertionError("never called")
+
+    for wrong in (coroutine, None, 3):
+        with pytest.raises(InvalidArgumentError):
+            put.add_done_callback(wrong)  # type: ignore[arg-type]
+    await put
+    await pair.near.flush(pair.peer)
+    assert pair.peer.inflight == 0
+
+
+async def test_a_view_cannot_be_stretched(pair: Pair) -> None:
+    """The bounds that were checked are the bounds that are used."""
+    view: LocalView = (await pair.source(64))[0:32]
+    for name in ("nbytes", "offset", "region"):
+        with pytest.raises(AttributeError):
+            setattr(view, name, 4096)
+
+
+async def test_a_chain_of_failures_keeps_its_messages_short(pair: Pair) -> None:
+    """Each link of a chain names its cause; it does not repeat the whole chain."""
+    _, remote = await pair.target(64)
+    source = await pair.source(64)
+    first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    chain = [pair.near.put(source, remote, ready=first)]
+    for _ in range(20):
+        chain.append(pair.near.put(source, remote, ready=chain[-1]))
+    first.set_exception(ValueError("no"))
+    outcomes = await asyncio.gather(*(put.wait() for put in chain), return_exceptions=True)
+    assert all(isinstance(outcome, HixlAioError) for outcome in outcomes)
+    assert max(len(str(outcome)) for outcome in outcomes) < 500
+
+
+async def test_a_call_refused_for_room_gives_its_signal_place_back() -> None:
+    """Puts with a signal that find native code full may be tried again for ever."""
+    options = EngineOptions(max_operations=1, line_capacity=1, signal_capacity=2, inline_nbytes=0)
+    async with connected(options, "shm") as pair:
+        _, remote = await pair.target(64)
+        source = await pair.source(64)
+        for _ in range(4):
+            gate: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            waiting = pair.near.put(source, remote, ready=gate)
+            posted = pair.near.put(source, remote)
+            with pytest.raises(TransferQueueFullError):
+                pair.near.put(source, remote, signal="refused")
+            gate.set_result(None)
+            await posted
+            await waiting
+        await pair.near.put(source, remote, signal="taken")
+        assert (await pair.far.wait_signal("taken")).error is None
+        assert pair.far.statistics().unread_signals == 0
+
+
+async def test_calls_about_an_earlier_life_say_what_to_use(pair: Pair) -> None:
+    """A Peer from before a reconnect is not connected; the message points to the new one."""
+    old = pair.peer
+    await old.aclose()
+    new = await pair.near.connect(pair.far.address)
+    assert new is not old
+    with pytest.raises(PeerNotConnectedError):
+        pair.near.signal(old, "x")
+    with pytest.raises(PeerNotConnectedError):
+        old.region("target")
