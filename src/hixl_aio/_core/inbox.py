@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import OrderedDict, deque
 from collections.abc import Callable
+from itertools import islice
 from typing import Any, Protocol, TypeVar
 
 __all__ = ("Arrived", "Inbox", "Taker")
@@ -164,6 +165,9 @@ class Inbox:
         queue.pop()
         queue.insert(bisect_left([kept.arrival for kept in queue], signal.arrival), signal)
         self._order.move_to_end(signal.arrival, last=False)
+        if any(arrival < signal.arrival for arrival in islice(self._order, 1, 2)):
+            # It was not the oldest: several went back, in another order than they came.
+            self._order = OrderedDict(sorted(self._order.items()))
 
     # ---- the end
 

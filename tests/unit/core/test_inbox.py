@@ -133,3 +133,18 @@ def test_an_iteration_that_is_served_forgets_nobody_who_waits_by_name() -> None:
     inbox.deliver(Arrival("a", 1, 1))
     assert woken == ["any", "named"]
     assert named.signal == Arrival("a", 1, 1)
+
+
+def test_signals_that_go_back_lie_in_the_order_in_which_they_came() -> None:
+    """Whatever the order in which cancelled takers leave, an iteration sees the order of arrival."""
+    for seed in range(20):
+        inbox = Inbox(lambda _: None)
+        takers = [Taker(name, None, name) for name in "abcdef"]
+        for taker in takers:
+            inbox.wait(taker)
+        for signal in arrivals(*((name, 1) for name in "abcdefgh")):
+            inbox.deliver(signal)
+        random.Random(seed).shuffle(takers)
+        for taker in takers:
+            inbox.leave(taker)
+        assert [inbox.take(None, None).name for _ in "abcdefgh"] == list("abcdefgh")  # type: ignore[union-attr]
