@@ -70,7 +70,7 @@ def test_a_signal_to_the_parent(tmp_path: Path, point: Point, number: signal.Sig
         demo.until(*point)
         status, messages = demo.ends_since(demo.kill("parent", number))
         said = f"hixl-aio demo: {ENDED[number]}; all processes were ended"
-        assert without_progress(messages) == [said]
+        assert without_progress(messages) == [said], messages
         assert status == 128 + number
 
 
@@ -92,7 +92,8 @@ def test_killing_a_process(tmp_path: Path, point: Point, killing: tuple[signal.S
         demo.until(*point)
         demo.until(f"{role} starts")
         status, messages = demo.ends_since(demo.kill(role, number))
-        [message] = messages
+        assert len(messages) == 1, messages
+        message = messages[0]
         assert f"the {role} process was ended by {number.name}; the others were ended too" in message
         assert status == 1
 
@@ -115,7 +116,8 @@ def test_interrupting_imports(tmp_path: Path, imports: int) -> None:
         demo.until("hixl_aio.demo.interrupts\n")
         demo.until("import time:", demo.err.count("import time:") + imports)
         status, messages = demo.ends_since(demo.kill("parent", signal.SIGINT))
-        [message] = messages
+        assert len(messages) == 1, messages
+        message = messages[0]
         assert message.startswith("hixl-aio demo: interrupted")
         assert status == 130
 

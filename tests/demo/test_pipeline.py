@@ -8,7 +8,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -146,19 +146,25 @@ async def test_the_next_prompt_is_prefilled_while_this_one_is_decoded() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_layer_is_sent_before_the_last_one_is_computed() -> None:
+async def test_a_layer_is_sent_before_the_last_one_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     """When prefill comes to its last layer, the bytes of the first one have landed already."""
     async with stage() as it:
         tokens = len(it.plan.requests[0].tokens)
         theirs = it.plan.layout.cache(0, it.region.view())
         ours = it.plan.layout.cache(0, it.source.view())
-        seen: list[bool] = []
+        put_layer, first_is_sent, seen = it.prefiller._put_layer, threading.Event(), list[bool]()
+
+        def send(*arguments: Any) -> None:
+            put_layer(*arguments)
+            first_is_sent.set()
 
         def look(layer: int) -> None:
             if layer == it.plan.layout.config.layers - 1 and not seen:
+                assert first_is_sent.wait(PATIENCE), "sending waited for computing"
                 seen.append(bool(np.array_equal(theirs.keys(0, tokens), ours.keys(0, tokens))))
 
         it.prefilling.before_layer = look
+        monkeypatch.setattr(it.prefiller, "_put_layer", send)
         await it.play()
         assert seen == [True]
 

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import traceback
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import IO, Any, Final, TypeVar
 
 from hixl_aio import PeerError, TransferError
@@ -33,6 +33,7 @@ class Parent:
         self._channel = channel
         self._inbox: asyncio.Queue[Message] = asyncio.Queue()
         self._done = False
+        self._knows = False
         self._ended = asyncio.Event()
 
     async def send(self, message: Message) -> None:
@@ -51,12 +52,36 @@ class Parent:
         await self.send(Done())
         await self._ended.wait()
 
+    @contextlib.asynccontextmanager
+    async def told_of_errors(self) -> AsyncIterator[None]:
+        """Tell the parent what goes wrong inside: at once, so that it hears the cause before what follows.
+
+        What follows when an engine closes, for one, is that its peers complain.
+        """
+        try:
+            yield
+        except Exception as error:
+            await self.fail(error)
+            raise
+
+    async def fail(self, error: BaseException) -> None:
+        """Say why we give up; the first time counts."""
+        error = first_leaf(error)
+        if self._knows or isinstance(error, ParentGoneError):
+            return
+        self._knows = True
+        name = "" if isinstance(error, DemoError) else type(error).__name__
+        with contextlib.suppress(OSError):
+            await self.send(Failed(name, str(error), isinstance(error, PeerError | TransferError)))
+
     async def listen(self) -> None:
         """Take messages until the end, which is :class:`ParentGoneError` when we had not finished."""
         async for message in self._channel.messages():
             self._inbox.put_nowait(message)
         self._ended.set()
         if not self._done:
+            if not _is_debugging():  # what breaks while everybody leaves is no news
+                asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
             raise ParentGoneError
 
 
@@ -82,22 +107,19 @@ def claim_output() -> IO[bytes]:
 async def _child(work: Work, output: IO[bytes]) -> int:
     channel = await Channel.open(os.fdopen(_STDIN, "rb", 0), output)
     parent = Parent(channel)
-    failure: BaseException | None = None
     try:
         async with asyncio.TaskGroup() as group:
             group.create_task(parent.listen())
             await work(parent)
     except BaseExceptionGroup as errors:
-        failure = first_leaf(errors)
-        if os.environ.get("HIXL_AIO_DEBUG"):
+        if _is_debugging():
             traceback.print_exception(errors)
-    if failure is not None and not isinstance(failure, ParentGoneError):
-        with contextlib.suppress(OSError):
-            await channel.send(_failed(failure))
-    await channel.close()
-    return 0 if failure is None else 1
+        await parent.fail(errors)
+        return 1
+    finally:
+        await channel.close()
+    return 0
 
 
-def _failed(failure: BaseException) -> Failed:
-    name = "" if isinstance(failure, DemoError) else type(failure).__name__
-    return Failed(name, str(failure), isinstance(failure, PeerError | TransferError))
+def _is_debugging() -> bool:
+    return os.environ.get("HIXL_AIO_DEBUG", "0") not in ("", "0")

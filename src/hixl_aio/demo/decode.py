@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from hixl_aio import Access, Engine, EngineOptions, MemoryRegion, Peer, run
 from hixl_aio.demo.child import Parent, run_child
-from hixl_aio.demo.errors import HandoffError
+from hixl_aio.demo.errors import DamagedError
 from hixl_aio.demo.llama import KVCache, greedy, likeliest
 from hixl_aio.demo.messages import Generated, Landed, Listening, Setup, Text, Trace
 from hixl_aio.demo.models import Model
@@ -80,8 +80,8 @@ class Decoder:
         handoff = Handoff.unpack(payload, self._plan)
         logits = self._plan.layout.logits(handoff.slot, self._memory)
         if not self._verify and greedy(logits) != handoff.first_token:
-            raise HandoffError(
-                f"the logits of request {handoff.request} choose another token than prefill did"
+            raise DamagedError(
+                f"prompt {handoff.request + 1}: the logits choose another token than prefill did"
             )
         at = time.monotonic()
         hashes = [logits_hash(logits)] if self._verify else []
@@ -133,6 +133,7 @@ async def serve(parent: Parent) -> None:
     async with (
         Engine(name="decode", backend=setup.backend, options=options) as engine,
         await engine.allocate(plan.layout.region_nbytes, label=KV_LABEL, access=Access.WRITE) as region,
+        parent.told_of_errors(),
     ):
         await parent.send(Listening(engine.address))
         peer = await engine.accept()

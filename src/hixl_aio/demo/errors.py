@@ -7,6 +7,7 @@ from typing import Any
 __all__ = (
     "CacheError",
     "ChildError",
+    "DamagedError",
     "DemoError",
     "DownloadError",
     "GgufError",
@@ -16,7 +17,6 @@ __all__ = (
     "PromptError",
     "TokenizerError",
     "ToldError",
-    "UnwrittenError",
     "WeightsError",
     "first_leaf",
 )
@@ -68,13 +68,10 @@ class CacheError(DemoError):
     template = "KV cache: {0}; give it more token slots or shorten the prompt"
 
 
-class UnwrittenError(DemoError):
-    """A result depends on cache bytes that never arrived. No fields."""
+class DamagedError(DemoError):
+    """What is read is not what was written. Fields: how it showed."""
 
-    template = (
-        "the logits are not numbers: a key or value was read that had never been written; "
-        "run with --verify to see which"
-    )
+    template = "{0}; run with --verify to see what differs first"
 
 
 class PromptError(DemoError):

@@ -16,7 +16,7 @@ from hixl_aio.demo.child import claim_output
 from hixl_aio.demo.errors import DownloadError
 from hixl_aio.demo.messages import Done, Failed, Fetched, Message, encode_message
 from hixl_aio.demo.process import outlive_parent
-from hixl_aio.demo.weights import ensure
+from hixl_aio.demo.weights import ensure, sweep
 
 __all__ = ("main",)
 
@@ -31,6 +31,8 @@ def main() -> int:
         answer: tuple[Message, ...] = Fetched(str(ensure())), Done()
     except DownloadError as error:
         answer = (Failed("", str(error), consequence=False),)
+    finally:
+        sweep()  # in case we were told to end in the middle of cleaning up
     output.write(b"".join(map(encode_message, answer)))
     return 0
 

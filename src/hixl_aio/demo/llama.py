@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from hixl_aio.demo.errors import CacheError, UnwrittenError, WeightsError
+from hixl_aio.demo.errors import CacheError, DamagedError, WeightsError
 from hixl_aio.demo.gguf import Array, GgufFile
 
 Rotations = npt.NDArray[np.complex64]
@@ -313,10 +313,10 @@ def advance(steps: Generator[int, None, Array]) -> int | Array:
 
 
 def greedy(logits: Array) -> int:
-    """The likeliest token. Raises :class:`UnwrittenError` where it is not a number."""
+    """The likeliest token. Raises :class:`DamagedError` where it is not a number."""
     token = likeliest(logits)
     if np.isnan(logits[token]):
-        raise UnwrittenError
+        raise DamagedError("the logits are not numbers: a key or value was read that had never been written")
     return token
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Generator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -46,7 +45,7 @@ class _Transfer:
     request: Request
     slot: int
     started: float
-    computed: list[Interval] = field(default_factory=list)
+    computed: Interval = field(init=False)
     puts: list[tuple[float, Completion]] = field(default_factory=list)
     kv_nbytes: int = 0
 
@@ -76,9 +75,10 @@ class Prefiller:
         async with asyncio.TaskGroup() as puts:
             for request in self._plan.requests:
                 slot = await self._credit()
-                transfer = _Transfer(request, slot, time.monotonic())
-                await self._prefill(transfer, puts)
-        computed = [span for transfer in self._transfers for span in transfer.computed]
+                transfer = self._in_slot[slot] = _Transfer(request, slot, time.monotonic())
+                self._transfers.append(transfer)
+                transfer.computed = await self._prefill(transfer, puts)
+        computed = [transfer.computed for transfer in self._transfers]
         return tuple(_summary(transfer, computed) for transfer in self._transfers)
 
     async def _credit(self) -> int:
@@ -92,18 +92,25 @@ class Prefiller:
                 await put
         return slot
 
-    async def _prefill(self, transfer: _Transfer, puts: asyncio.TaskGroup) -> None:
-        """Compute a request in a thread; while it computes a layer, the one before is sent."""
-        self._transfers.append(transfer)
-        self._in_slot[transfer.slot] = transfer
+    async def _prefill(self, transfer: _Transfer, puts: asyncio.TaskGroup) -> Interval:
+        """Compute a request in a thread. A layer leaves as soon as the thread has told that it is final."""
         cache = self._plan.layout.cache(transfer.slot, self._memory)
         steps = self._model.llama.prefill(transfer.request.tokens, cache)
-        loop = asyncio.get_running_loop()
-        computing = loop.run_in_executor(None, _timed, transfer, steps)
-        while isinstance(step := await computing, int):
-            computing = loop.run_in_executor(None, _timed, transfer, steps)
+        loop, told = asyncio.get_running_loop(), asyncio.Queue[int | Array]()
+
+        def compute() -> Interval:
+            started = time.monotonic()
+            while isinstance(step := advance(steps), int):
+                loop.call_soon_threadsafe(told.put_nowait, step)
+            stopped = time.monotonic()
+            loop.call_soon_threadsafe(told.put_nowait, step)
+            return Interval(started, stopped)
+
+        computing = puts.create_task(asyncio.to_thread(compute))
+        while isinstance(step := await told.get(), int):
             self._put_layer(transfer, cache, step, puts)
         self._put_logits(transfer, step, puts)
+        return await computing
 
     def _put_layer(self, transfer: _Transfer, cache: KVCache, layer: int, puts: asyncio.TaskGroup) -> None:
         for part in range(2):
@@ -138,22 +145,13 @@ class Prefiller:
         puts.create_task(put.wait())
 
 
-def _timed(transfer: _Transfer, steps: Generator[int, None, Array]) -> int | Array:
-    """One step of the prefill, in a thread."""
-    started = time.monotonic()
-    try:
-        return advance(steps)
-    finally:
-        transfer.computed.append(Interval(started, time.monotonic()))
-
-
 def _summary(transfer: _Transfer, computed: list[Interval]) -> Sent:
     return Sent(
         request=transfer.request.index,
         prompt_tokens=len(transfer.request.tokens),
         kv_nbytes=transfer.kv_nbytes,
         started=transfer.started,
-        prefill=total(transfer.computed),
+        prefill=total([transfer.computed]),
         transfer=total(transfer.sent),
         hidden=overlap(transfer.sent, computed),
     )
@@ -171,6 +169,7 @@ async def serve(parent: Parent) -> None:
     async with (
         Engine(name="prefill", backend=setup.backend, options=options) as engine,
         await engine.allocate(plan.layout.region_nbytes, label="source") as source,
+        parent.told_of_errors(),
     ):
         peer = await engine.connect((await parent.receive(Connect)).address)
         target = peer.region(KV_LABEL)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hixl_aio.demo.decode import Decoder
-from hixl_aio.demo.errors import HandoffError, UnwrittenError
+from hixl_aio.demo.errors import DamagedError
 from hixl_aio.demo.llama import KVCache, Llama
 from hixl_aio.demo.messages import Generated, Landed, Message, Sent, Text, Trace
 from hixl_aio.demo.models import Model
@@ -85,7 +85,7 @@ def test_the_fence_is_needed(tiny: Model) -> None:
     """Without the fence this network lets the signal overtake the bytes, and decode notices."""
     with pytest.raises(ExceptionGroup) as caught:
         run(tiny, make_plan(tiny, PROMPTS, 4), Network(honour_fences=False), verify=False)
-    assert caught.group_contains(UnwrittenError, match="--verify")
+    assert caught.group_contains(DamagedError, match="--verify")
 
 
 def test_one_flipped_bit_is_found(tiny: Model) -> None:
@@ -192,5 +192,5 @@ def test_a_first_token_that_does_not_fit_is_refused(tiny: Model) -> None:
         await decoder._land(payload)
         ours.signal(None, KV_SIGNAL, payload)
 
-    with pytest.raises(HandoffError, match="choose another token"):
+    with pytest.raises(DamagedError, match="choose another token"):
         asyncio.run(forge())

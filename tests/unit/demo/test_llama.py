@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hixl_aio.demo.errors import CacheError, UnwrittenError, WeightsError
+from hixl_aio.demo.errors import CacheError, DamagedError, WeightsError
 from hixl_aio.demo.gguf import Array
 from hixl_aio.demo.llama import KVCache, LlamaWeights, advance, greedy
 from hixl_aio.demo.models import TINY_CONFIG, Model, tiny_weights
@@ -171,7 +171,7 @@ def test_missing_bytes_are_noticed(tiny: Model) -> None:
     cache = new_cache(tiny.config, len(PROMPT) + 1)
     token = greedy(prefill(tiny, PROMPT, cache))
     cache.keys(1, len(PROMPT)).view(np.uint32).fill(0xFFFFFFFF)
-    with pytest.raises(UnwrittenError, match="never been written"):
+    with pytest.raises(DamagedError, match="never been written"):
         greedy(tiny.llama.decode_step(token, len(PROMPT), cache))
 
 
