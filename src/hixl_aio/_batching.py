@@ -179,10 +179,17 @@ def _blocks(op: PutBlocks | GetBlocks, is_get: bool) -> tuple[int, tuple[Any, An
             argument="the number of dst_offsets", value=other, expected=f"{count}, as of src_offsets"
         )
     sizes: Any
-    if isinstance(op.nbytes, int) and not isinstance(op.nbytes, bool):
-        if op.nbytes < 0:
-            raise InvalidArgumentError(argument="nbytes", value=op.nbytes, expected="0 or more")
-        sizes, total = op.nbytes, op.nbytes * count
+    if (
+        hasattr(op.nbytes, "__index__")
+        and not hasattr(op.nbytes, "__len__")
+        and not isinstance(op.nbytes, bool)
+    ):
+        size = op.nbytes.__index__()
+        if not 0 <= size <= _MAX_BLOCK:
+            raise InvalidArgumentError(
+                argument="nbytes", value=size, expected=f"0 to {_MAX_BLOCK} bytes a block"
+            )
+        sizes, total = size, size * count
     else:
         sizes = int64_array(op.nbytes, "nbytes")
         least, most = _range_of(sizes)

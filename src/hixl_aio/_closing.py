@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = ("close_engine",)
 
-_PEER_PATIENCE: Final = 1.0  # seconds for peers to end the chunk in hand
+_FAREWELL: Final = 1.5  # seconds; native code gives a silent peer one
+_PEER_PATIENCE: Final = 0.5  # seconds for peers that have not answered to end the chunk in hand
 _NATIVE_SHUTDOWN: Final = 10.0  # seconds; it never takes that long unless something is broken
 
 
@@ -57,8 +58,12 @@ async def _close(runtime: Runtime, drain_timeout: float | None) -> BaseException
     _release_waiters(runtime)
     first = await _drain(runtime, drain_timeout)
     for step in (_stop, _shut_out):
-        cancelled = await step(runtime)
-        first = first or cancelled
+        try:
+            cancelled = await step(runtime)
+        except Exception as error:  # whatever is broken, native code must still be ended
+            runtime.bridge.report(f"engine {runtime.name} is closing", error)
+        else:
+            first = first or cancelled
     request: Request = runtime.requests.begin(runtime.native.begin_shutdown)
     down, cancelled = await runtime.bridge.hold(request.gate, _NATIVE_SHUTDOWN)
     first = first or cancelled
@@ -120,8 +125,13 @@ async def _stop(runtime: Runtime) -> BaseException | None:
 
 async def _shut_out(runtime: Runtime) -> BaseException | None:
     """No peer writes here any more. What a stopped process may still write to is kept for good (INV-10)."""
+    if not runtime.control.has_peers():
+        return None
+    # Good-byes first: a peer that hears of a closed region before it hears that we go would blame itself.
+    first = await runtime.control.leave_all(_FAREWELL)
     seconds = min(runtime.options.cancel_grace, _PEER_PATIENCE)
-    stuck, first = await runtime.regions.revoke_all(seconds)
+    stuck, cancelled = await runtime.regions.revoke_all(seconds)
+    first = first or cancelled
     if stuck:
         labels = ", ".join(repr(record.label) for record in stuck[:5])
         text = f"engine {runtime.name} closes while a stopped peer may still write to {labels}"

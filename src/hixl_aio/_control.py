@@ -40,17 +40,6 @@ __all__ = ("ControlPlane",)
 _REMEMBERED: Final = 1024  # peers that are gone, for better messages
 
 
-class _Connecting:
-    """One connect that is under way, and how many calls share it."""
-
-    __slots__ = ("made", "request", "users")
-
-    def __init__(self, request: Request) -> None:
-        self.request = request
-        self.users = 0
-        self.made = False  # the peer was not known before
-
-
 class ControlPlane:
     """Who we are connected to."""
 
@@ -59,7 +48,6 @@ class ControlPlane:
         "_acceptors",
         "_by_number",
         "_closing",
-        "_connecting",
         "_gone",
         "_runtime",
         "by_incarnation",
@@ -74,7 +62,6 @@ class ControlPlane:
         self.peers_view: Mapping[str, Peer] = MappingProxyType(self.peers)
         self._by_number: dict[int, Peer] = {}
         self._gone: OrderedDict[str, Peer] = OrderedDict()
-        self._connecting: dict[str, _Connecting] = {}
         self._closing: dict[int, Gate] = {}
         self._accepted: deque[Peer] = deque()
         self._acceptors: deque[Taker] = deque()
@@ -141,7 +128,7 @@ class ControlPlane:
     # ---- connecting
 
     async def connect(self, address: str, timeout: float) -> Peer:  # noqa: ASYNC109
-        """Connect, or share what is there or under way."""
+        """Connect, or give what is there."""
         runtime = self._runtime
         runtime.check()
         if not isinstance(address, str) or not address:
@@ -152,27 +139,19 @@ class ControlPlane:
         if known is not None:
             known._wanted = True
             return known
-        shared = self._connecting.get(address)
-        if shared is None:
-            about = About(peer=address, argument="address", value=address, expected="host:port or unix:NAME")
-            request = runtime.requests.begin(
-                lambda token: runtime.native.connect(token, address, timeout), about
-            )
-            shared = self._connecting[address] = _Connecting(request)
-        shared.users += 1
+        # Each call asks for itself, with its own time; native code makes one connection of them.
+        about = About(peer=address, argument="address", value=address, expected="host:port or unix:NAME")
+        request = runtime.requests.begin(lambda token: runtime.native.connect(token, address, timeout), about)
         try:
             # Native code says more about why, so its own clock goes first.
-            answered = await runtime.wait_gate_for(shared.request.gate, timeout + 0.25)
+            answered = await runtime.wait_gate_for(request.gate, timeout + 0.25)
         finally:
-            shared.users -= 1
-            if not shared.users:
-                self._leave(address, shared)
+            runtime.requests.disown(request, self._unwanted)
         if not answered:
             raise ConnectTimeoutError(peer=address, status=Status.TIMED_OUT)
-        return self._answer(address, shared)
+        return self._answer(address, request)
 
-    def _answer(self, address: str, shared: _Connecting) -> Peer:
-        request = shared.request
+    def _answer(self, address: str, request: Request) -> Peer:
         if request.failure is not None:
             raise request.failure
         if request.event is None:
@@ -188,22 +167,17 @@ class ControlPlane:
         peer._wanted = True
         return peer
 
-    def _leave(self, address: str, shared: _Connecting) -> None:
-        """The last call that shares a connect has left it."""
-        if self._connecting.get(address) is shared:
-            del self._connecting[address]
-        self._runtime.requests.disown(shared.request, self._unwanted)
-
     def _unwanted(self, event: EventTuple) -> None:
         """A connect whose callers have gone was answered: no half-peer may stay."""
         _, _, number, code, _, _ = event
         peer = None if code else self._by_number.get(number)
         if peer is None or peer._wanted or peer._was_accepted or not self._runtime.is_open:
             return
-        self._runtime.bridge.call_soon(self._drop_unwanted, peer)
+        # Two turns on: a call whose answer came with this one has said by then that it wants the peer.
+        call_soon = self._runtime.bridge.call_soon
+        call_soon(call_soon, self._drop_unwanted, peer)
 
     def _drop_unwanted(self, peer: Peer) -> None:
-        # A call whose answer is on its way has said by now that it wants the peer.
         if (
             peer._wanted
             or peer._was_accepted
@@ -392,6 +366,24 @@ class ControlPlane:
             self._begin_disconnect(peer, abort=True)
 
     # ---- the end
+
+    def _ask_to_leave(self, peer: Peer) -> Request:
+        native = self._runtime.native
+        return self._runtime.requests.begin(lambda token: native.disconnect(token, peer._id, False))
+
+    async def leave_all(self, seconds: float) -> BaseException | None:
+        """Say good-bye to all peers, and give them time to let go of what they are doing here.
+
+        Returns:
+            The first cancellation.
+        """
+        runtime = self._runtime
+        asked = [self._ask_to_leave(peer) for peer in self._by_number.values()]
+        first: BaseException | None = None
+        for request in asked:
+            _, cancelled = await runtime.bridge.hold(request.gate, seconds)
+            first = first or cancelled
+        return first
 
     def close(self) -> None:
         """The engine closes: nobody is accepted any more, nobody waits for room."""

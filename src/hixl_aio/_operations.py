@@ -5,6 +5,8 @@ Nothing here decides whether a call is right (`_dataplane` does) or how a task w
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
@@ -44,7 +46,16 @@ _WHOLE_BATCH = frozenset(
 class Operations:
     """All unsettled operations of one engine, and their deadlines."""
 
-    __slots__ = ("_runtime", "_stalled", "_timer", "_timer_when", "deadlines", "table")
+    __slots__ = (
+        "_following",
+        "_links",
+        "_runtime",
+        "_stalled",
+        "_timer",
+        "_timer_when",
+        "deadlines",
+        "table",
+    )
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -53,6 +64,8 @@ class Operations:
         self._timer: Cancellable | None = None
         self._timer_when = 0.0
         self._stalled: set[PeerLine] = set()
+        self._links: deque[tuple[Callable[[HixlAioError | None], None], HixlAioError | None]] = deque()
+        self._following = False
 
     # ---- posting
 
@@ -241,8 +254,11 @@ class Operations:
         self._runtime.drain_all()
         for operation in self.deadlines.expired(monotonic()):
             operation.deadline = None
-            if not operation.concluded:
-                self._overdue(operation)
+            try:
+                if not operation.concluded:
+                    self._overdue(operation)
+            except Exception as failure:  # one must not take the deadlines of the others with it
+                self._runtime.bridge.report("a deadline could not be kept", failure)
         when = self.deadlines.next_due()
         if when is not None and self._timer is None:
             self._arm(when)
@@ -307,8 +323,23 @@ class Operations:
         operation.concluded = True
         operation.outcome._conclude(operation, error)
         links, operation.links = operation.links, []
-        for link in links:
-            link(error)
+        self._links.extend((link, error) for link in links)
+        self._follow_links()
+
+    def _follow_links(self) -> None:
+        """Begin what waited for operations, one by one: a long chain must not become a deep stack."""
+        if self._following:
+            return
+        self._following = True
+        try:
+            while self._links:
+                link, error = self._links.popleft()
+                try:
+                    link(error)
+                except Exception as failure:
+                    self._runtime.bridge.report("an operation could not begin after another one", failure)
+        finally:
+            self._following = False
 
     def fail_all(self, line: PeerLine, error: HixlAioError, status: int) -> None:
         """The peer is gone: what waits ends, quarantine is over. What is posted gets its record."""

@@ -43,6 +43,8 @@ class RegionBook:
         """Memory of the transport's own kind."""
         runtime = self._runtime
         runtime.check()
+        if hasattr(nbytes, "__index__") and not isinstance(nbytes, bool):
+            nbytes = nbytes.__index__()  # NumPy's integers too
         if isinstance(nbytes, bool) or not isinstance(nbytes, int) or not 1 <= nbytes <= _MAX_NBYTES:
             raise InvalidArgumentError(
                 argument="nbytes", value=nbytes, expected=f"an integer from 1 to {_MAX_NBYTES}"
@@ -178,8 +180,6 @@ class RegionBook:
         """
         runtime = self._runtime
         exported = [record for record in self.records.values() if record.access and not record.revoked]
-        if not runtime.control.has_peers():
-            return [], None
         asked = [(record, runtime.requests.begin(self._closer(record, seconds))) for record in exported]
         stuck: list[RegionRecord] = []
         first: BaseException | None = None

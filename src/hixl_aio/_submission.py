@@ -128,6 +128,7 @@ class Submission:
         try:
             code = self._runtime.ops.start(operation, allow_inline=True)
         except NativeError as error:
+            # Whoever waits for the signal must not wait for ever (INV-11).
             self._runtime.ops.send_negative(operation, error.status)
             raise self._forget(operation, from_native(error, self._runtime.ops.about(operation))) from None
         self.answered(operation, code)
