@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from array import array
 
 import pytest
 
 from hixl_aio import (
     Completion,
+    ConnectTimeoutError,
+    Engine,
     EngineOptions,
     HixlAioError,
     InvalidArgumentError,
@@ -128,3 +131,44 @@ async def test_calls_about_an_earlier_life_say_what_to_use(pair: Pair) -> None:
         pair.near.signal(old, "x")
     with pytest.raises(PeerNotConnectedError):
         old.region("target")
+
+
+async def test_a_chain_of_any_length_ends(pair: Pair) -> None:
+    """A thousand operations, each ready after the one before, all end when the first one fails."""
+    _, remote = await pair.target(64)
+    source = await pair.source(64)
+    first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    chain = [pair.near.put(source, remote, ready=first)]
+    for _ in range(1000):
+        chain.append(pair.near.put(source, remote, ready=chain[-1]))
+    first.set_exception(ValueError("no"))
+    outcomes = await asyncio.gather(*(put.wait() for put in chain), return_exceptions=True)
+    assert all(isinstance(outcome, HixlAioError) for outcome in outcomes)
+    assert not source.busy
+
+
+async def test_an_engine_closes_under_a_long_chain() -> None:
+    """aclose() ends a thousand operations that wait for each other."""
+    async with connected(EngineOptions(), "shm") as pair:
+        _, remote = await pair.target(64)
+        source = await pair.source(64)
+        first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        chain = [pair.near.put(source, remote, ready=first)]
+        for _ in range(1000):
+            chain.append(pair.near.put(source, remote, ready=chain[-1]))
+        await pair.near.aclose()
+        assert all(isinstance(put.exception(), HixlAioError) for put in chain)
+
+
+async def test_each_connect_has_its_own_time(one: Engine) -> None:
+    """A patient connect outlives an impatient one to the same address that nobody answers."""
+    loop = asyncio.get_running_loop()
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        begun = loop.time()
+        quick = asyncio.ensure_future(one.connect(address, timeout=0.1))
+        with pytest.raises(ConnectTimeoutError):
+            await one.connect(address, timeout=0.6)
+        assert loop.time() - begun > 0.5
+        with pytest.raises(ConnectTimeoutError):
+            await quick

@@ -68,7 +68,6 @@ async def serve(links: list[str], memory: str, nbytes: int) -> None:
             elif command["do"] == "close":
                 await region.aclose()
                 say(closed=True)
-        await region.aclose()
 
 
 def stick(path: str) -> None:

@@ -55,7 +55,8 @@ class Child:
     def kill(self, number: int = signal.SIGKILL) -> None:
         """Send a signal; the child's end is then expected."""
         self._killed = True
-        os.kill(self.pid, number)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, number)
 
     async def _traceback(self) -> str:
         assert self._process.stderr is not None
@@ -69,8 +70,7 @@ class Child:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             await self._process.stdin.wait_closed()
         if self._killed:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, signal.SIGKILL)
+            self.kill()
             await self._process.wait()
         report = await self._traceback()
         if self._process.returncode != 0 and not self._killed:

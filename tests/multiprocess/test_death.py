@@ -40,7 +40,7 @@ async def test_a_killed_target_fails_its_operations_and_waiters(links: tuple[str
         puts = [engine.put(source, lost.region("inbox")) for _ in range(200)]
         waiter = asyncio.ensure_future(engine.wait_signal("never", peer=lost))
         steady = engine.put(source, kept.region("inbox"), signal="arrived")
-        await puts[0]
+        await engine.put(source[:1], kept.region("inbox")[:1])
 
         started = time.monotonic()
         victim.kill()
@@ -96,3 +96,17 @@ async def test_a_peer_that_comes_and_goes_in_one_turn_of_the_loop_is_heard() -> 
         assert (done.payload, bytes(inbox.view()[:6])) == (b"1", b"result")
         assert bye.peer is done.peer
         assert not engine.peers
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(("links", "memory"), LINKS)
+async def test_a_peer_that_leaves_in_good_order_is_told_as_such(links: tuple[str, ...], memory: str) -> None:
+    """Puts that run while the peer closes end with PeerLostError: it left, and nothing of ours was wrong."""
+    async with Engine(options=EngineOptions(links=links)) as engine:
+        source = await engine.allocate(16 * MIB)
+        async with child("serve", links=list(links), memory=memory, nbytes=16 * MIB) as target:
+            peer = await engine.connect((await target.hear())["address"])
+            inbox = peer.region("inbox")
+            puts = [engine.put(source, inbox) for _ in range(400)]
+        outcomes = await asyncio.gather(*(put.wait() for put in puts), return_exceptions=True)
+        assert {type(outcome) for outcome in outcomes} <= {type(None), PeerLostError}
