@@ -114,12 +114,7 @@ inline bool same(const void* left, const void* right, std::size_t nbytes) {
 }
 
 inline bool all_bytes(const std::byte* bytes, std::size_t nbytes, std::byte value) {
-  for (std::size_t i = 0; i < nbytes; ++i) {
-    if (bytes[i] != value) {
-      return false;
-    }
-  }
-  return true;
+  return nbytes == 0 || (bytes[0] == value && std::memcmp(bytes, bytes + 1, nbytes - 1) == 0);
 }
 
 }  // namespace hixl_aio::test
