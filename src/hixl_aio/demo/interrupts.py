@@ -6,29 +6,17 @@ Importing this loads nothing that takes time.
 from __future__ import annotations
 
 import os
-import select
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Final
 
-__all__ = ("Interrupts", "tell")
+from hixl_aio.demo.notices import tell
+
+__all__ = ("Interrupts",)
 
 _SIGNALS: Final = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated", signal.SIGHUP: "hung up"}
-_STDERR: Final = 2
-
-
-def tell(message: str) -> None:
-    """Write a line to standard error, unless nobody reads it or somebody has stopped to."""
-    lead = "\n" if message.startswith(_SIGNALS[signal.SIGINT]) and os.isatty(_STDERR) else ""  # after ^C
-    poll = select.poll()
-    poll.register(_STDERR, select.POLLOUT)
-    try:
-        if any(events & select.POLLOUT for _, events in poll.poll(0)):
-            os.write(_STDERR, f"{lead}hixl-aio demo: {message}\n".encode(errors="backslashreplace"))
-    except OSError:
-        return
 
 
 class Interrupts:
@@ -64,7 +52,7 @@ class Interrupts:
             return
         self._obeyed = signal.Signals(number)
         if self._cancel is None:
-            tell(_SIGNALS[self._obeyed])
+            tell(_SIGNALS[self._obeyed], after_key=True)
             os._exit(self.status)
         self._cancel()
 

