@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from pathlib import Path
 from typing import Final
 
@@ -121,6 +122,20 @@ def test_an_engine_that_refuses_is_told() -> None:
     assert done.returncode == 1
     [line] = done.stderr.splitlines()
     assert "process failed: BackendUnavailableError" in line
+
+
+def test_a_package_that_is_missing_is_named(tmp_path: Path) -> None:
+    """Without what only the children import, one line says what to install."""
+    code = (
+        "import importlib.util as u, sys\n"
+        "find = u.find_spec\n"
+        "u.find_spec = lambda name, *a: None if name == 'numpy' else find(name, *a)\n"
+        "from hixl_aio.cli import main\n"
+        "main()"
+    )
+    with Demo(tmp_path, [sys.executable, "-c", code, *TINY]) as demo:
+        assert demo.finish() == 1
+        assert demo.messages() == ["hixl-aio demo: numpy is not installed; pip install 'hixl-aio[demo]'"]
 
 
 def test_a_reader_that_leaves_ends_the_run(tmp_path: Path) -> None:

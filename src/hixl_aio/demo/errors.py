@@ -13,6 +13,7 @@ __all__ = (
     "GgufError",
     "HandoffError",
     "LostError",
+    "MissingError",
     "OutputError",
     "PromptError",
     "TokenizerError",
@@ -84,6 +85,12 @@ class HandoffError(DemoError):
     """What prefill announced does not describe what decode expects. Fields: what is wrong."""
 
     template = "hand-over: {0}; both processes must run the same version of hixl-aio"
+
+
+class MissingError(DemoError):
+    """A package that the demo needs is not installed. Fields: its name."""
+
+    template = "{0} is not installed; pip install 'hixl-aio[demo]'"
 
 
 class OutputError(DemoError):

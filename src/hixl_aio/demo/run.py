@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 from dataclasses import dataclass, field
 from typing import Final
 
-from hixl_aio.demo.errors import DemoError, HandoffError, first_leaf
+from hixl_aio.demo.errors import DemoError, HandoffError, MissingError, first_leaf
 from hixl_aio.demo.interrupts import Interrupts
 from hixl_aio.demo.messages import (
     Connect,
@@ -48,6 +49,7 @@ def run_demo(options: DemoOptions, interrupts: Interrupts | None = None) -> int:
         with Interrupts() as interrupts:
             return run_demo(options, interrupts)
     try:
+        _check_packages()
         report = asyncio.run(_interruptible(options, interrupts))
     except asyncio.CancelledError:
         tell(f"{interrupts.words}; all processes were ended", after_key=True)
@@ -59,6 +61,13 @@ def run_demo(options: DemoOptions, interrupts: Interrupts | None = None) -> int:
         tell(f"verification failed: {report.difference}")
         return _FAILURE
     return 0
+
+
+def _check_packages() -> None:
+    """What only the children import is better missed here, where it can be said in a line."""
+    for package in ("numpy", "regex"):
+        if importlib.util.find_spec(package) is None:
+            raise MissingError(package)
 
 
 async def _interruptible(options: DemoOptions, interrupts: Interrupts) -> Report:
