@@ -297,8 +297,9 @@ void HostTransport::post(Op& op) noexcept {
 void HostTransport::finish(Op& op) noexcept {
   const PeerRef peer(static_cast<Peer*>(op.target));
   Status status = settle_runs(op);
-  // Memory of a dead process can still be written through a mapping: that is not a success.
-  if (ok(status) && (peer->down() || peer->process_gone())) {
+  // Memory of a dead process can still be written through a mapping: that is not a success. And where the kernel could not
+  // reach it, this is why.
+  if ((ok(status) || status == Status::failed) && (peer->down() || peer->process_gone())) {
     status = peer->down() ? peer->down_status() : Status::peer_lost;
   }
   if (op.signal.present) {
