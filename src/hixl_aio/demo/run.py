@@ -91,6 +91,12 @@ class _Heard:
     pieces: list[str] = field(default_factory=list)
 
 
+def _answer(future: asyncio.Future[str], text: str) -> None:
+    """Whoever waits for it may have been cancelled in this very turn: then nobody needs it any more."""
+    if not future.done():
+        future.set_result(text)
+
+
 class _Run:
     """One run: two processes that work, and what they said."""
 
@@ -159,9 +165,9 @@ class _Run:
     def _hear(self, message: Message) -> None:
         match message:
             case Fetched(path):
-                self._path.set_result(path)
+                _answer(self._path, path)
             case Listening(address):
-                self._address.set_result(address)
+                _answer(self._address, address)
             case Connected(route):
                 self._route = route
             case Landed(request, _, text):
