@@ -26,9 +26,18 @@ constexpr SegmentClass kClasses[] = {SegmentClass::local, SegmentClass::readable
 struct Heap {
   std::mutex mutex;
   std::multiset<std::uint32_t> gone;
-  std::shared_ptr<SharedHeap> heap = std::make_shared<SharedHeap>([this](std::uint32_t segment) {
-    const std::lock_guard lock(mutex);
-    gone.insert(segment);
+  std::vector<std::shared_ptr<Segment>> to_unmap;
+  std::shared_ptr<SharedHeap> heap = std::make_shared<SharedHeap>(SharedHeap::Owner{
+      .segment_gone =
+          [this](std::uint32_t segment) {
+            const std::lock_guard lock(mutex);
+            gone.insert(segment);
+          },
+      .unmap =
+          [this](std::shared_ptr<Segment> segment) {
+            const std::lock_guard lock(mutex);
+            to_unmap.push_back(std::move(segment));
+          },
   });
   Status status = Status::ok;
   std::string error;
@@ -140,6 +149,7 @@ TEST("random allocation and release for a while: no overlap, always zeroed, noth
     }
   }
   live.clear();
+  h.to_unmap.clear();
   const auto all = h.get(kMiB);
   CHECK(all);
   CHECK(descriptors() < 20);
@@ -156,8 +166,23 @@ TEST("100000 small regions need few descriptors, little time, and give their seg
   }
   CHECK(descriptors() - before <= 26);  // 4096 blocks a slab
   blocks.clear();
-  CHECK_EQ(descriptors() - before, 1U);
   CHECK(h.gone.size() >= 24);
+  CHECK_EQ(h.to_unmap.size(), h.gone.size());
+  h.to_unmap.clear();
+  CHECK_EQ(descriptors() - before, 1U);
+}
+
+TEST("the thread that drops the last block of a segment does not unmap it: that is left to the owner") {
+  Heap h;
+  for (const SegmentClass kind : kClasses) {
+    auto block = h.get(8 * kMiB, kind);
+    std::byte* at = block->address();
+    block.reset();
+    REQUIRE(h.to_unmap.size() == 1);
+    CHECK(test::all_bytes(at, 8 * kMiB, std::byte{0}));  // still there
+    h.to_unmap.clear();
+  }
+  CHECK(h.gone.empty());  // a segment of its own is taken back with its region
 }
 
 TEST("a peer that gets a readable segment's descriptor cannot map it writable, write it, or change its size or seals") {
@@ -267,7 +292,10 @@ TEST("threads may give blocks back while others allocate and the owner detaches"
   const Leftovers before;
   for (int round = 0; round < 20; ++round) {
     auto told = std::make_unique<std::atomic<int>>(0);
-    auto heap = std::make_shared<SharedHeap>([counter = told.get()](std::uint32_t) { counter->fetch_add(1); });
+    auto heap = std::make_shared<SharedHeap>(SharedHeap::Owner{
+        .segment_gone = [counter = told.get()](std::uint32_t) { counter->fetch_add(1); },
+        .unmap = [counter = told.get()](const std::shared_ptr<Segment>&) { counter->fetch_add(1); },
+    });
     std::vector<std::thread> threads;
     for (int who = 0; who < 3; ++who) {
       threads.emplace_back([heap] {

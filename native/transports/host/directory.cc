@@ -3,7 +3,6 @@
 #include <chrono>
 #include <utility>
 
-#include "core/job_thread.h"
 #include "transports/host/control.h"
 
 namespace hixl_aio::host {
@@ -136,10 +135,7 @@ void ControlPlane::retry_close(std::uint64_t key) {
     if (closing.segment != 0) {
       segment_gone(closing.segment);
     }
-    // Unmapping gigabytes takes its time, which must not be the control thread's.
-    if (auto block = state_.regions.free(closing.region, closing.generation)) {
-      state_.host->jobs().post([last = std::move(block)] {});
-    }
+    state_.regions.free(closing.region, closing.generation);
     answer_close(key, Status::ok, {});
     return;
   }

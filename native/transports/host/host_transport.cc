@@ -52,8 +52,12 @@ Status HostTransport::start(TransportHost& host, const std::string& address, std
     return status;
   }
   state_.address = bound;
-  state_.heap = std::make_shared<SharedHeap>([this](std::uint32_t segment) {
-    state_.host->reactor().post([this, segment] { control_.segment_gone(segment); });
+  state_.heap = std::make_shared<SharedHeap>(SharedHeap::Owner{
+      .segment_gone =
+          [this](std::uint32_t segment) {
+            state_.host->reactor().post([this, segment] { control_.segment_gone(segment); });
+          },
+      .unmap = [this](std::shared_ptr<Segment> segment) { state_.host->jobs().post([last = std::move(segment)] {}); },
   });
   if (state_.config.allow_ptrace) {
     allow_ptrace_if_yama_asks();

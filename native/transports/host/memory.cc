@@ -141,15 +141,15 @@ MemoryBlock::MemoryBlock(std::shared_ptr<Segment> segment, std::uint64_t offset,
 
 MemoryBlock::~MemoryBlock() {
   if (const auto heap = heap_.lock()) {
-    heap->give_back(*segment_, offset_, reserved_);
+    heap->give_back(std::move(segment_), offset_, reserved_);
   }
 }
 
-SharedHeap::SharedHeap(std::function<void(std::uint32_t)> segment_gone) : segment_gone_(std::move(segment_gone)) {}
+SharedHeap::SharedHeap(Owner owner) : owner_(std::move(owner)) {}
 
 void SharedHeap::detach() {
   const std::lock_guard lock(mutex_);
-  segment_gone_ = nullptr;
+  owner_ = {};
 }
 
 std::shared_ptr<MemoryBlock> SharedHeap::carve(Slab& slab, std::uint64_t reserved) {
@@ -206,7 +206,7 @@ std::shared_ptr<MemoryBlock> SharedHeap::allocate(std::uint64_t nbytes, SegmentC
       return nullptr;
     }
     if (alone) {
-      return std::make_shared<MemoryBlock>(std::move(segment), 0, 0, std::weak_ptr<SharedHeap>());
+      return std::make_shared<MemoryBlock>(std::move(segment), 0, 0, weak_from_this());
     }
     Slab slab;
     slab.segment = std::move(segment);
@@ -240,27 +240,29 @@ void SharedHeap::insert_free(Slab& slab, std::uint64_t offset, std::uint64_t len
   slab.largest = std::max(slab.largest, length);
 }
 
-void SharedHeap::give_back(const Segment& segment, std::uint64_t offset, std::uint64_t reserved) {
+void SharedHeap::give_back(std::shared_ptr<Segment> segment, std::uint64_t offset, std::uint64_t reserved) {
   if (epoch_ != FdRegistry::epoch()) {
     return;
   }
-  std::shared_ptr<Segment> gone;  // unmapped after the lock is left
-  {
-    const std::lock_guard lock(mutex_);
-    auto& slabs = slabs_[static_cast<std::size_t>(segment.kind())];
-    const auto it = std::find_if(slabs.begin(), slabs.end(), [&](const Slab& s) { return s.segment.get() == &segment; });
+  const std::lock_guard lock(mutex_);  // left before `segment`, which may be the last reference
+  if (reserved != 0) {
+    auto& slabs = slabs_[static_cast<std::size_t>(segment->kind())];
+    const auto it = std::find_if(slabs.begin(), slabs.end(), [&](const Slab& slab) { return slab.segment == segment; });
     if (it == slabs.end()) {
       return;
     }
     insert_free(*it, offset, reserved);
     // One empty slab of a class is kept: allocate and close in turn would otherwise pay for the pages each time.
-    if (it->free_nbytes == kSlabNbytes && slabs.size() > 1) {
-      gone = std::move(it->segment);
-      slabs.erase(it);
-      if (segment_gone_) {
-        segment_gone_(gone->id());
-      }
+    if (it->free_nbytes != kSlabNbytes || slabs.size() == 1) {
+      return;
     }
+    slabs.erase(it);
+    if (owner_.segment_gone) {
+      owner_.segment_gone(segment->id());
+    }
+  }
+  if (owner_.unmap) {
+    owner_.unmap(segment);
   }
 }
 

@@ -58,6 +58,7 @@ class SharedHeap;
 
 class MemoryBlock {
  public:
+  // `reserved` 0: the segment is this block's alone.
   MemoryBlock(std::shared_ptr<Segment> segment, std::uint64_t offset, std::uint64_t reserved,
               std::weak_ptr<SharedHeap> heap) noexcept;
   MemoryBlock(const MemoryBlock&) = delete;
@@ -69,21 +70,26 @@ class MemoryBlock {
   [[nodiscard]] const Segment& segment() const noexcept { return *segment_; }
   [[nodiscard]] std::shared_ptr<const Segment> keep_segment() const noexcept { return segment_; }
   // True when no other region shares the segment.
-  [[nodiscard]] bool whole_segment() const noexcept { return heap_.expired(); }
+  [[nodiscard]] bool whole_segment() const noexcept { return reserved_ == 0; }
 
  private:
   std::shared_ptr<Segment> segment_;
   std::uint64_t offset_ = 0;
   std::uint64_t reserved_ = 0;
-  std::weak_ptr<SharedHeap> heap_;  // empty: the segment is this block's alone
+  std::weak_ptr<SharedHeap> heap_;
 };
 
 // Thread-safe: blocks are made on the jobs thread and given back wherever their last holder dies, which may be the loop
 // thread. So the lock is held for a map look-up, never while pages are reserved or unmapped (INV-7).
 class SharedHeap : public std::enable_shared_from_this<SharedHeap> {
  public:
-  // `segment_gone` hears of each slab that was given back to the system, from any thread, under the lock.
-  explicit SharedHeap(std::function<void(std::uint32_t)> segment_gone);
+  // What the heap tells its owner, from any thread, under the lock: a slab is given back to the system; a segment is to
+  // be unmapped, which may take long, elsewhere than on the thread that dropped it (INV-7). Both may be empty.
+  struct Owner {
+    std::function<void(std::uint32_t)> segment_gone;
+    std::function<void(std::shared_ptr<Segment>)> unmap;
+  };
+  explicit SharedHeap(Owner owner);
 
   std::shared_ptr<MemoryBlock> allocate(std::uint64_t nbytes, SegmentClass kind, Status& status, std::string& error);
   // No more news to the owner when this returns: it is going away while blocks may live on.
@@ -100,14 +106,15 @@ class SharedHeap : public std::enable_shared_from_this<SharedHeap> {
 
   std::shared_ptr<MemoryBlock> carve(Slab& slab, std::uint64_t reserved);
   std::shared_ptr<MemoryBlock> carve_any(SegmentClass kind, std::uint64_t reserved);
-  void give_back(const Segment& segment, std::uint64_t offset, std::uint64_t reserved);
+  void give_back(std::shared_ptr<Segment> segment, std::uint64_t offset, std::uint64_t reserved);
   void insert_free(Slab& slab, std::uint64_t offset, std::uint64_t length);
 
   std::mutex mutex_;
   std::vector<Slab> slabs_[3];
   std::uint32_t next_segment_ = 1;
-  std::function<void(std::uint32_t)> segment_gone_;
-  const std::uint32_t epoch_ = FdRegistry::epoch();  // a forked child does not take the lock: its holder may not exist there
+  Owner owner_;
+  // A forked child does not take the lock: its holder may not exist there.
+  const std::uint32_t epoch_ = FdRegistry::epoch();
 };
 
 }  // namespace hixl_aio::host

@@ -70,16 +70,16 @@ bool RegionTable::service_idle(std::uint32_t region) const {
   return it == regions_.end() || it->second.service_pins == 0;
 }
 
-std::shared_ptr<MemoryBlock> RegionTable::free(std::uint32_t region, std::uint32_t generation) {
+void RegionTable::free(std::uint32_t region, std::uint32_t generation) {
+  std::shared_ptr<MemoryBlock> block;  // outlives the lock: its end takes another one
   const std::lock_guard lock(mutex_);
   const auto it = regions_.find(region);
   if (it == regions_.end() || it->second.info.generation != generation) {
-    return nullptr;
+    return;
   }
-  std::shared_ptr<MemoryBlock> block = std::move(it->second.block);
+  block = std::move(it->second.block);
   regions_.erase(it);
   free_ids_.push_back(region);
-  return block;
 }
 
 std::vector<OwnRegion> RegionTable::live() const {

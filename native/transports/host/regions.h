@@ -36,8 +36,7 @@ class RegionTable {
   // A region is named with its generation: its number may have been given out again.
   [[nodiscard]] bool holds(std::uint32_t region, std::uint32_t generation) const;
   [[nodiscard]] bool service_idle(std::uint32_t region) const;
-  // Returns the memory, if it was ours: letting go of it may take its time.
-  std::shared_ptr<MemoryBlock> free(std::uint32_t region, std::uint32_t generation);
+  void free(std::uint32_t region, std::uint32_t generation);
   [[nodiscard]] std::vector<OwnRegion> live() const;
 
   // Any thread.
