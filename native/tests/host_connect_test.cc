@@ -76,6 +76,40 @@ TEST("a connection is one peer on each side, with name, address, incarnation, pi
   CHECK(before.none());
 }
 
+TEST("a connection costs five descriptors on each side, however much memory is announced over it") {
+  Node a(test::every_link);
+  Node b({LinkKind::cma});
+  for (int i = 0; i < 100; ++i) {
+    a.allocate(1000);
+  }
+  const std::size_t before = test::entries("/proc/self/fd");
+  (void)b.connected(a);
+  (void)a.peer_of(b);
+  CHECK_EQ(test::entries("/proc/self/fd") - before, 10U);
+}
+
+TEST("an engine with 100000 regions is connected to, and knows each of them by its label") {
+  HostConfig config = test::config_of(test::every_link);
+  config.max_regions = 1U << 17U;
+  Node a(config);
+  Node b({LinkKind::shm});
+  REQUIRE(ok(a.status));
+  const int count = test::sanitized ? 10'000 : 100'000;
+  for (int i = 0; i < count; ++i) {
+    const RegionSpec spec{100, nullptr, MemoryKind::shared, Access::read_write, "r" + std::to_string(i)};
+    a.transport().allocate(a.token(), spec);
+  }
+  CHECK(Node::until([&] { return a.events.size() == static_cast<std::size_t>(count); }, 30));
+  CHECK(ok(a.events.back().status));
+  const PeerId peer = b.connected(a);
+  for (const int i : {0, count / 2, count - 1}) {
+    RegionInfo region;
+    CHECK(b.transport().find_region(peer, "r" + std::to_string(i), region));
+    std::vector<std::byte> mine(100, std::byte{1});
+    CHECK_EQ(b.transfer(peer, {Node::run(mine.data(), region, 0, 100)}), Status::ok);
+  }
+}
+
 TEST("the allowed links decide the route, and where none reaches the refusal names both sides' links") {
   struct Case {
     std::initializer_list<LinkKind> links;
@@ -201,7 +235,11 @@ TEST("the loser of a tie does not wait for a winner who gave up") {
 TEST("an engine connects to itself over each link, signals itself, and has one peer for it") {
   const Leftovers before;
   for (const LinkKind link : test::every_link) {
-    Node a({link});
+    Node a(test::config_of({link}), link == LinkKind::cma ? "unix:to-itself" : "127.0.0.1:0");
+    REQUIRE(ok(a.status));
+    std::vector<std::byte> memory(1000);
+    a.add(memory.data(), memory.size(), Access::read_write, "own");
+    const RegionInfo shared = a.allocate(1000, Access::read_write, "shared");
     const Token one = a.begin_connect(a.address);
     const Token two = a.begin_connect(a.address);
     const Event event = a.answer(EventKind::connected, one);
@@ -213,7 +251,19 @@ TEST("an engine connects to itself over each link, signals itself, and has one p
     CHECK(a.arrives("to myself"));
     REQUIRE(!a.signals.empty());
     CHECK_EQ(a.signals[0].peer, event.peer);
-    CHECK_EQ(a.events.size(), 3U);  // no announcement of the inner half
+    for (const char* label : {"own", "shared"}) {
+      if (link == LinkKind::shm && label[0] == 'o') {
+        continue;
+      }
+      auto from = test::pattern(1000, static_cast<std::uint64_t>(link));
+      std::vector<std::byte> back(1000);
+      const RegionInfo remote = a.remote(event.peer, label);
+      CHECK_EQ(a.transfer(event.peer, {Node::run(from.data(), remote, 0, 1000)}), Status::ok);
+      CHECK_EQ(a.transfer(event.peer, {Node::run(back.data(), remote, 0, 1000, Direction::get)}), Status::ok);
+      CHECK(test::same(label[0] == 'o' ? memory.data() : shared.address, from.data(), 1000));
+      CHECK(back == from);
+    }
+    CHECK_EQ(a.events.size(), 5U);  // no announcement of the inner half
     CHECK(ok(a.disconnect(event.peer)));
     CHECK(Node::until([&] { return a.find_peer(EventKind::peer_down, event.peer) != nullptr; }));
     CHECK(Node::until([&] { return a.host().peer_count() == 0; }));
@@ -344,19 +394,18 @@ TEST("a greeting that comes byte by byte is understood, one that ends early is r
 // Each of several connects ends by its own clock.
 void expect_timeouts(Node& a, const std::string& address) {
   const auto start = std::chrono::steady_clock::now();
-  const Token slow = a.begin_connect(address, 0.6);
+  const Token slow = a.begin_connect(address, 0.8);
   const Token quick = a.begin_connect(address, 0.15);
   const Event first = a.answer(EventKind::connected, quick);
   CHECK_EQ(first.status, Status::timed_out);
   CHECK(contains(first.text, address));
   CHECK(contains(first.text, "0.15"));
-  const double after = test::seconds_since(start);
-  CHECK(after > 0.14 && after < 0.5);
+  CHECK(test::seconds_since(start) > 0.14);
   CHECK(a.find(EventKind::connected, slow) == nullptr);
   const Event second = a.answer(EventKind::connected, slow);
   CHECK_EQ(second.status, Status::timed_out);
   const double later = test::seconds_since(start);
-  CHECK(later > 0.59 && later < 1.2);
+  CHECK(later > 0.79 && later < 2);
 }
 
 TEST("a listener that never accepts, or accepts and is silent, times out, each call after its own time") {
@@ -769,6 +818,56 @@ TEST("a thousand half-open connections are turned away or time out, and a good o
   CHECK(before.none());
 }
 
+TEST("another user learns nothing from us, not even a greeting, and we tell nothing to his server") {
+  if (::geteuid() != 0) {
+    return;  // nobody else to be
+  }
+  Node a(test::every_link);
+  Address control;
+  REQUIRE(abstract_address("hixl-aio/control/" + a.host().incarnation(), control.storage, control.length));
+  int ready[2] = {-1, -1};
+  REQUIRE(::pipe2(ready, O_CLOEXEC) == 0);
+  const pid_t child = ::fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    if (::setresuid(65534, 65534, 65534) != 0) {
+      ::_exit(2);
+    }
+    Stranger s;
+    Frame frame;
+    s.socket.reset(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+    char learned = 'n';
+    if (::connect(s.socket.get(), reinterpret_cast<sockaddr*>(&control.storage), control.length) == 0) {
+      learned = s.receive(frame, 1000) ? 'y' : 'n';
+    }
+    // And now a server of his, under a name that anybody may take.
+    std::string address;
+    const UniqueFd listener = test::listening("unix:of-another-user", address);
+    (void)!::write(ready[1], &learned, 1);
+    s.socket.reset(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    Greeting greeting;
+    greeting.incarnation = s.incarnation;
+    greeting.host_id = test::this_host();
+    s.send(greeting.encode());
+    learned = s.receive(frame, 1000) ? 'y' : 'n';  // our introduction, with descriptors
+    (void)!::write(ready[1], &learned, 1);
+    ::_exit(0);
+  }
+  ::close(ready[1]);
+  char learned = '?';
+  CHECK(Node::until([&] { return test::readable(ready[0]); }));
+  CHECK_EQ(::read(ready[0], &learned, 1), 1);
+  CHECK_EQ(learned, 'n');
+  const Event event = a.connect("unix:of-another-user");
+  CHECK_EQ(event.status, Status::permission_denied);
+  CHECK(contains(event.text, "65534") && contains(event.text, "uid 0"));
+  CHECK(Node::until([&] { return test::readable(ready[0]); }));
+  CHECK_EQ(::read(ready[0], &learned, 1), 1);
+  CHECK_EQ(learned, 'n');
+  ::close(ready[0]);
+  ::waitpid(child, nullptr, 0);
+}
+
 TEST("nobody becomes an engine of this process, or this engine itself, by saying so") {
   Door door;
   Stranger spy;
@@ -783,6 +882,7 @@ TEST("nobody becomes an engine of this process, or this engine itself, by saying
   int tell[2] = {-1, -1};
   REQUIRE(::pipe2(tell, O_CLOEXEC) == 0);
   const pid_t child = ::fork();
+  REQUIRE(child >= 0);
   if (child == 0) {
     char answers[2] = {'?', '?'};
     Stranger liar;

@@ -316,6 +316,7 @@ class Process {
     }
     arguments.push_back(nullptr);
     pid = ::fork();
+    REQUIRE(pid >= 0);
     if (pid == 0) {
       ::dup2(to[0], 0);
       ::dup2(from[1], 1);
@@ -328,7 +329,8 @@ class Process {
     out_.reset(from[0]);
   }
   ~Process() { end(SIGKILL); }
-  void signal(int number) const { REQUIRE(::kill(pid, number) == 0); }
+  // Never to 0 or -1, which would be everybody.
+  void signal(int number) const { REQUIRE(pid > 0 && ::kill(pid, number) == 0); }
   void end(int number) {
     if (pid > 0) {
       ::kill(pid, SIGCONT);
@@ -561,6 +563,7 @@ TEST("the death of a peer is seen although its forked child still holds the conn
   Reach r(LinkKind::shm, kMiB);
   r.process.say("fork");
   const pid_t grandchild = static_cast<pid_t>(std::stol(r.process.expect("forked")));
+  REQUIRE(grandchild > 0);
   r.process.signal(SIGKILL);
   const auto start = std::chrono::steady_clock::now();
   CHECK(Node::until([&] { return r.node.find_peer(EventKind::peer_down, r.peer) != nullptr; }, 5));

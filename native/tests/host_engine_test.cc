@@ -585,6 +585,27 @@ TEST("a peer that floods us with signals does not starve the others") {
   }
 }
 
+TEST("a signal that is too long is refused before a byte moves and before a place is taken") {
+  Two t(LinkKind::inproc);
+  Target target(t.b, LinkKind::inproc, 100, "target", false);
+  const RegionInfo remote = t.a.remote(t.at_a, "target");
+  const std::string too_long(kMaxSignalText + 1, 'x');
+  std::vector<std::byte> mine(100, std::byte{1});
+  for (int i = 0; i < 5000; ++i) {  // more than there are places
+    CHECK_EQ(t.a.signal(t.at_a, too_long), Status::invalid_argument);
+    CHECK_EQ(t.a.signal(t.at_a, "name", too_long), Status::invalid_argument);
+  }
+  const SignalText text{true, "name", too_long};
+  const Run run = Node::run(mine.data(), remote, 0, 100);
+  CHECK_EQ(t.a.engine().transfer_now(t.at_a, run, &text, true), Status::invalid_argument);
+  CHECK_EQ(t.a.transfer(t.at_a, {run}, too_long.c_str()), Status::invalid_argument);
+  t.a.transport().unreserve_signal(t.at_a);
+  CHECK(test::all_bytes(target.at, 100, std::byte{0}));
+  CHECK(ok(t.a.signal(t.at_a, std::string(kMaxSignalText, 'n'), std::string(kMaxSignalText, 'p'))));
+  CHECK(t.b.arrives(std::string(kMaxSignalText, 'n')));
+  CHECK_EQ(t.b.signals.size(), 1U);
+}
+
 TEST("the 4097th unread signal is refused at the sender, and a place that was not used can be given back") {
   Node target(test::every_link);
   Node sender(test::every_link);

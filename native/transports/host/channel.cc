@@ -55,13 +55,12 @@ bool cannot_shrink(int fd, std::uint64_t nbytes) noexcept {
 
 }  // namespace
 
-bool Channel::map(UniqueFd fd, std::uint64_t nbytes, std::string& error) {
-  void* base = mmap(nullptr, nbytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
+bool Channel::map(int fd, std::uint64_t nbytes, std::string& error) {
+  void* base = mmap(nullptr, nbytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (base == MAP_FAILED) {
     error = os_error("mmap of a channel");
     return false;
   }
-  fd_ = std::move(fd);
   base_ = static_cast<std::byte*>(base);
   nbytes_ = nbytes;
   const Layout layout = layout_of(max_regions_, signal_capacity_);
@@ -78,8 +77,8 @@ std::unique_ptr<Channel> Channel::create(std::uint32_t max_regions, std::uint32_
   channel->max_regions_ = max_regions;
   channel->signal_capacity_ = signal_capacity;
   const Layout layout = layout_of(max_regions, signal_capacity);
-  UniqueFd fd = sealed_memfd("hixl-aio-channel", layout.total, error);
-  if (!fd || !channel->map(std::move(fd), layout.total, error)) {
+  channel->fd_ = sealed_memfd("hixl-aio-channel", layout.total, error);
+  if (!channel->fd_ || !channel->map(channel->fd_.get(), layout.total, error)) {
     return nullptr;
   }
   // The kernel gave zeroed pages; only what is not zero is written, before anybody else sees the memory.
@@ -121,10 +120,7 @@ std::unique_ptr<Channel> Channel::attach(UniqueFd fd, std::string& error) {
     error = "the channel is smaller than its header says";
     return nullptr;
   }
-  if (!channel->map(std::move(fd), layout.total, error)) {
-    return nullptr;
-  }
-  return channel;
+  return channel->map(fd.get(), layout.total, error) ? std::move(channel) : nullptr;
 }
 
 Channel::~Channel() {
@@ -135,7 +131,11 @@ Channel::~Channel() {
 
 std::unique_ptr<SharedDoorbell> SharedDoorbell::create(std::string& error) {
   UniqueFd fd = sealed_memfd("hixl-aio-doorbell", kPage, error);
-  return fd ? attach(std::move(fd), error) : nullptr;
+  auto doorbell = fd ? map(fd.get(), error) : nullptr;
+  if (doorbell) {
+    doorbell->fd_ = std::move(fd);
+  }
+  return doorbell;
 }
 
 std::unique_ptr<SharedDoorbell> SharedDoorbell::attach(UniqueFd fd, std::string& error) {
@@ -144,13 +144,16 @@ std::unique_ptr<SharedDoorbell> SharedDoorbell::attach(UniqueFd fd, std::string&
     error = "the doorbell page is not sealed against shrinking";
     return nullptr;
   }
-  void* base = mmap(nullptr, kPage, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
+  return map(fd.get(), error);
+}
+
+std::unique_ptr<SharedDoorbell> SharedDoorbell::map(int fd, std::string& error) {
+  void* base = mmap(nullptr, kPage, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (base == MAP_FAILED) {
     error = os_error("mmap of a doorbell page");
     return nullptr;
   }
   std::unique_ptr<SharedDoorbell> doorbell(new SharedDoorbell);
-  doorbell->fd_ = std::move(fd);
   doorbell->page_ = static_cast<DoorbellPage*>(base);
   return doorbell;
 }

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "hixl_aio/status.h"
 #include "transports/host/fd.h"
@@ -30,6 +31,11 @@ inline constexpr std::uint32_t kSignalRecordMax = kSignalHeader + 2 * kMaxSignal
 inline constexpr std::uint32_t kCoopSlots = 8;
 inline constexpr std::uint32_t kCoopSlotNbytes = 256U << 10U;
 inline constexpr std::uint32_t kCoopRuns = 256;
+
+// Whether a signal's name and payload fit a record.
+[[nodiscard]] constexpr bool signal_fits(std::string_view name, std::string_view payload) noexcept {
+  return name.size() <= kMaxSignalText && payload.size() <= kMaxSignalText;
+}
 
 struct RegionEntry {
   std::atomic<std::uint32_t> generation;  // 0: no live region here. The owner writes
@@ -94,7 +100,9 @@ class Channel {
   }
   [[nodiscard]] RegionEntry& entry(std::uint32_t region) const noexcept { return entries_[region]; }
   [[nodiscard]] CoopSlot& coop_slot(std::uint64_t counter) const noexcept { return coop_slots_[counter % kCoopSlots]; }
+  // The owner's, until the peer has it: a mapping needs none.
   [[nodiscard]] int fd() const noexcept { return fd_.get(); }
+  void close_fd() noexcept { fd_.reset(); }
 
   // Initiator side; see the head of this file. Generation 0 names no region: it would match a closed one.
   [[nodiscard]] bool pin(std::uint32_t region, std::uint32_t generation) noexcept {
@@ -111,7 +119,7 @@ class Channel {
 
  private:
   Channel() = default;
-  bool map(UniqueFd fd, std::uint64_t nbytes, std::string& error);
+  bool map(int fd, std::uint64_t nbytes, std::string& error);
 
   UniqueFd fd_;
   std::byte* base_ = nullptr;
@@ -141,10 +149,11 @@ class SharedDoorbell {
   ~SharedDoorbell();
 
   [[nodiscard]] DoorbellPage& page() const noexcept { return *page_; }
-  [[nodiscard]] int fd() const noexcept { return fd_.get(); }
+  [[nodiscard]] int fd() const noexcept { return fd_.get(); }  // the owner's, to be sent to peers
 
  private:
   SharedDoorbell() = default;
+  static std::unique_ptr<SharedDoorbell> map(int fd, std::string& error);
   UniqueFd fd_;
   DoorbellPage* page_ = nullptr;
 };

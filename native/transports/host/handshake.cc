@@ -56,7 +56,9 @@ Status Handshakes::send_introduction(int socket, FrameType type, Channel& channe
   const int fds[kHelloFds] = {channel.fd(), state_.doorbell->fd(), state_.host->loop_fd(), state_.host->progress_fd(),
                               state_.service.fd()};
   const auto bytes = our_hello(place).encode(type);
-  return send_frame(socket, bytes, fds) == SocketResult::done ? Status::ok : Status::connect_failed;
+  const bool sent = send_frame(socket, bytes, fds) == SocketResult::done;
+  channel.close_fd();  // the copy that is on its way is enough
+  return sent ? Status::ok : Status::connect_failed;
 }
 
 // The first allowed link that reaches the memory, for each of the two kinds of memory.

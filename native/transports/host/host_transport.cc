@@ -239,6 +239,9 @@ Status HostTransport::admit(Op& op) noexcept {
   if (peer == nullptr) {
     return Status::not_connected;
   }
+  if (op.signal.present && !signal_fits(op.signal.name, op.signal.payload)) {
+    return Status::invalid_argument;
+  }
   op.nbytes = 0;
   op.posted = false;
   {
@@ -275,8 +278,9 @@ Status HostTransport::transfer_now(PeerId id, const Run& run, const SignalText* 
   if (run.nbytes > capabilities_.inline_nbytes) {
     return Status::would_block;
   }
-  if (signal != nullptr && !reserved) {
-    return Status::invalid_argument;  // the place is reserved before data moves
+  // The place is reserved, and the text known to fit, before data moves.
+  if (signal != nullptr && (!reserved || !signal_fits(signal->name, signal->payload))) {
+    return Status::invalid_argument;
   }
   if (const Status status = peer->resolve_pinned_copy(run); !ok(status)) {
     return status;
@@ -333,6 +337,9 @@ Status HostTransport::send_signal(PeerId id, std::string_view name, std::string_
   Peer* peer = peer_of(id);
   if (peer == nullptr) {
     return Status::not_connected;
+  }
+  if (!signal_fits(name, payload)) {
+    return Status::invalid_argument;  // before a place is taken
   }
   if (!reserved) {
     if (const Status place = peer->reserve_signal(); !ok(place)) {

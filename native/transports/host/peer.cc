@@ -324,7 +324,7 @@ constexpr std::uint32_t record_nbytes(std::uint32_t name, std::uint32_t payload)
 }  // namespace
 
 Status Peer::publish(std::string_view name, std::string_view payload, Status status) noexcept {
-  if (name.size() > kMaxSignalText || payload.size() > kMaxSignalText) {
+  if (!signal_fits(name, payload)) {
     return Status::invalid_argument;
   }
   {
