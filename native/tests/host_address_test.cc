@@ -78,8 +78,9 @@ TEST("every accepted form is parsed into one canonical text, whichever way it wa
 
 TEST("every malformed form is an invalid argument whose text shows the address and the accepted forms") {
   const std::string cases[] = {
-      "", ":", "::", "127.0.0.1", "127.0.0.1:", ":80", "127.0.0.1:65536", "127.0.0.1:-1", "127.0.0.1:+1", "127.0.0.1: 1",
-      "127.0.0.1:1 ", "127.0.0.1:0x1", "127.0.0.1:1e3", "127.0.0.1:99999999999999999999", " 127.0.0.1:1", "127.0.0.1 :1",
+      "", ":", "::", "127.0.0.1", "127.0.0.1:", ":80", "127.0.0.1:65536", "127.0.0.1:-1", "127.0.0.1:+1",
+      "127.0.0.1: 1", "127.0.0.1:1 ", "127.0.0.1:0x1", "127.0.0.1:1e3", "127.0.0.1:99999999999999999999",
+      " 127.0.0.1:1", "127.0.0.1 :1",
       "127.0.0:1", "127.0.0.1.1:1", "127.0.0.256:1", "1270.0.0.1:1", "::1:80", "[::1]", "[::1", "::1]:80", "[]:80",
       "[127.0.0.1]:80", "[::1%lo]:80", "[[::1]]:80", "[::1]x:80", "[::1]80", "[:80", "]:80", "[]", "example.com:80",
       "LOCALHOST:80", "unix:", "unix", "UNIX:x", "unix:" + std::string(81, 'x'), "unix:a\0b"s, "unix:\0"s,
@@ -98,13 +99,14 @@ TEST("every malformed form is an invalid argument whose text shows the address a
 
 TEST("a million random addresses are refused with a text or keep their canonical form, and never hurt the parser") {
   std::mt19937_64 random(1);
-  const std::string_view pieces[] = {"127.0.0.1", "localhost", "[", "]", "::1", ":", "unix:", "0", "80", "65535", ".", "\0",
-                                     "x", "255", "fe80::", "-", " ", "%lo", "::", "1"};
+  const std::string_view pieces[] = {"127.0.0.1", "localhost", "[", "]", "::1", ":", "unix:", "0", "80", "65535", ".",
+                                     "\0", "x", "255", "fe80::", "-", " ", "%lo", "::", "1"};
   std::size_t accepted = 0;
   for (int i = 0; i < 1'000'000; ++i) {
     std::string text;
     for (std::size_t n = random() % 6 + 1; n > 0; --n) {
-      text += random() % 16 == 0 ? std::string(1, static_cast<char>(random())) : std::string(pieces[random() % std::size(pieces)]);
+      text += random() % 16 == 0 ? std::string(1, static_cast<char>(random()))
+                                 : std::string(pieces[random() % std::size(pieces)]);
     }
     const Parsed parsed = parse(text);
     if (!ok(parsed.status)) {

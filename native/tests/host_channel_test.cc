@@ -3,8 +3,8 @@
 #include <sys/resource.h>
 
 #include <array>
-#include <deque>
 #include <atomic>
+#include <deque>
 #include <mutex>
 #include <random>
 #include <thread>
@@ -30,8 +30,12 @@ UniqueFd memory(std::uint64_t nbytes, const std::vector<std::uint32_t>& words, i
 }
 
 std::vector<std::uint32_t> header_words(std::uint32_t version, std::uint32_t regions, std::uint32_t signals) {
-  return {static_cast<std::uint32_t>(kChannelMagic), static_cast<std::uint32_t>(kChannelMagic >> 32U), version, regions,
-          signals, 0};
+  return {static_cast<std::uint32_t>(kChannelMagic),
+          static_cast<std::uint32_t>(kChannelMagic >> 32U),
+          version,
+          regions,
+          signals,
+          0};
 }
 
 constexpr std::uint64_t kBig = 64U << 20U;
@@ -72,7 +76,8 @@ TEST("what could shrink, is too small, is of another version or claims absurd si
     cases.push_back({"sealed against growing only", memory(kBig, header_words(1, 16, 16), F_SEAL_GROW)});
     cases.push_back({"empty", memory(0, {})});
     cases.push_back({"a page", memory(4096, header_words(1, 16, 16))});
-    cases.push_back({"smaller than its header says", memory(kBig, header_words(1, kMaxRegionsLimit, kSignalCapacityLimit))});
+    cases.push_back(
+        {"smaller than its header says", memory(kBig, header_words(1, kMaxRegionsLimit, kSignalCapacityLimit))});
     cases.push_back({"wrong magic", memory(kBig, {1, 2, 1, 16, 16, 0})});
     cases.push_back({"version 0", memory(kBig, header_words(0, 16, 16))});
     cases.push_back({"version 2", memory(kBig, header_words(2, 16, 16))});
@@ -241,8 +246,8 @@ struct Checking final : SignalSink {
   }
 };
 
-// Four producers, one loop. `burst`: after so many signals a producer waits until all of everybody's have arrived, so that
-// a wake-up that is lost is not made up for by the next signal.
+// Four producers, one loop. `burst`: after so many signals a producer waits until all of everybody's have arrived, so
+// that a wake-up that is lost is not made up for by the next signal.
 void signals_from_four_threads(std::uint32_t capacity, std::uint64_t each, std::uint64_t burst) {
   Pair pair({.signal_capacity = capacity});
   Peer& sender = *pair.a.peer;
@@ -346,7 +351,8 @@ TEST("records of every size survive the ring's end, byte for byte") {
     }
     const std::size_t name = i < 1000 ? kMaxSignalText : sizes[random() % 8];  // at first the largest ones only
     const std::size_t payload = i < 1000 ? kMaxSignalText : sizes[random() % 8];
-    sent.emplace_back(std::string(name, static_cast<char>('a' + i % 26)), std::string(payload, static_cast<char>('A' + i % 26)));
+    sent.emplace_back(std::string(name, static_cast<char>('a' + i % 26)),
+                      std::string(payload, static_cast<char>('A' + i % 26)));
     CHECK(ok(sender.publish(sent.back().first, sent.back().second, i % 3 == 0 ? Status::peer_lost : Status::ok)));
   }
   CHECK(checked > 3900);
@@ -441,7 +447,7 @@ TEST("records with sizes that do not fit, a gap in the sequence or a head beyond
   CHECK(refused({.nbytes = 0xffffffffU}, 24));
   CHECK(refused({.nbytes = 24 + 1032, .name_nbytes = 1025}, 2000));
   CHECK(refused({.nbytes = 24 + 1032, .payload_nbytes = 1025}, 2000));
-  CHECK(refused({.nbytes = 24, .name_nbytes = 0xffffffffU, .payload_nbytes = 1}, 24));   // the sum wraps
+  CHECK(refused({.nbytes = 24, .name_nbytes = 0xffffffffU, .payload_nbytes = 1}, 24));  // the sum wraps
   CHECK(refused({.nbytes = 16, .name_nbytes = 0xfffffff8U, .payload_nbytes = 0}, 24));
   CHECK(refused({.sequence = 0}, 24));
   CHECK(refused({.sequence = 2}, 24));
@@ -453,7 +459,8 @@ TEST("records with sizes that do not fit, a gap in the sequence or a head beyond
 }
 
 TEST("a status that no engine knows becomes a failure, not a number that nobody can name") {
-  for (const std::int32_t status : {-1, 27, 1000, INT32_MIN, INT32_MAX, static_cast<std::int32_t>(Status::would_block)}) {
+  for (const std::int32_t status :
+       {-1, 27, 1000, INT32_MIN, INT32_MAX, static_cast<std::int32_t>(Status::would_block)}) {
     Pair pair;
     const RawRecord record{.status = status};
     std::memcpy(pair.b.owned->signal_bytes(), &record, sizeof(record));

@@ -320,8 +320,8 @@ TEST("where nobody listens the failure is immediate, names the address and asks 
 }
 
 TEST("a server of another kind is refused at its first words, though it keeps the connection open") {
-  for (const std::string& words : {std::string("SSH-2.0-OpenSSH_9.2p1 Debian\r\n"), std::string("220 mail\r\n"), std::string(4096, 'x'),
-                                   std::string("\0HIXLAIX garbage", 16)}) {
+  for (const std::string& words : {std::string("SSH-2.0-OpenSSH_9.2p1 Debian\r\n"), std::string("220 mail\r\n"),
+                                   std::string(4096, 'x'), std::string("\0HIXLAIX garbage", 16)}) {
     std::vector<UniqueFd> open;
     FakeServer server("127.0.0.1:0", [&](UniqueFd socket) {
       (void)!::send(socket.get(), words.data(), words.size(), MSG_NOSIGNAL);
@@ -376,7 +376,8 @@ TEST("a greeting that comes byte by byte is understood, one that ends early is r
   Greeting greeting = probe.greeting;
   greeting.control_socket = "hixl-aio/control/" + real.host().incarnation();
   const Bytes whole = greeting.encode();
-  for (const std::size_t size : {whole.size(), whole.size() - 1, std::size_t{12}, std::size_t{11}, std::size_t{3}, std::size_t{0}}) {
+  for (const std::size_t size :
+       {whole.size(), whole.size() - 1, std::size_t{12}, std::size_t{11}, std::size_t{3}, std::size_t{0}}) {
     FakeServer server("127.0.0.1:0", [&](UniqueFd socket) {
       for (std::size_t i = 0; i < size; ++i) {
         (void)!::send(socket.get(), &whole[i], 1, MSG_NOSIGNAL);
@@ -480,8 +481,8 @@ TEST("answers that no engine gives end the attempt at once, and leave nothing be
   const Case cases[] = {
       {"the end", [](Stranger& s) { s.socket.reset(); }, Status::connect_failed},
       {"noise", [](Stranger& s) { s.send(test::bytes_of("noise")); }, Status::handshake_refused},
-      {"a hello instead of a welcome",
-       [](Stranger& s) { s.send(s.hello().encode(FrameType::hello), s.fds()); }, Status::handshake_refused},
+      {"a hello instead of a welcome", [](Stranger& s) { s.send(s.hello().encode(FrameType::hello), s.fds()); },
+       Status::handshake_refused},
       {"another incarnation than it greeted with",
        [](Stranger& s) {
          Hello hello = s.hello();
@@ -534,8 +535,10 @@ TEST("answers that no engine gives end the attempt at once, and leave nothing be
        [&](Stranger& s) { s.send(refuse(0, static_cast<std::int32_t>(Status::resource_exhausted), "full")); },
        Status::resource_exhausted},
       {"a refusal that says ok", [&](Stranger& s) { s.send(refuse(0, 0, "")); }, Status::handshake_refused},
-      {"a refusal with a status that nobody knows", [&](Stranger& s) { s.send(refuse(0, 4711, "odd")); }, Status::failed},
-      {"a refusal that is too short", [](Stranger& s) { s.send(Stranger::only(FrameType::refuse)); }, Status::handshake_refused},
+      {"a refusal with a status that nobody knows", [&](Stranger& s) { s.send(refuse(0, 4711, "odd")); },
+       Status::failed},
+      {"a refusal that is too short", [](Stranger& s) { s.send(Stranger::only(FrameType::refuse)); },
+       Status::handshake_refused},
   };
   for (const Case& each : cases) {
     std::vector<std::unique_ptr<Stranger>> strangers;
@@ -722,11 +725,15 @@ Bytes random_frame(std::mt19937_64& random) {
       break;
     }
     case 1:
-      writer.type(FrameType::segment).put(static_cast<std::uint32_t>(random() % 3)).put(static_cast<std::uint8_t>(random() % 4));
+      writer.type(FrameType::segment)
+          .put(static_cast<std::uint32_t>(random() % 3))
+          .put(static_cast<std::uint8_t>(random() % 4));
       writer.put(random() % 2 == 0 ? random() : std::uint64_t{8192});
       break;
     case 2:
-      writer.type(FrameType::region_gone).put(static_cast<std::uint32_t>(random() % 70)).put(static_cast<std::uint32_t>(random() % 3));
+      writer.type(FrameType::region_gone)
+          .put(static_cast<std::uint32_t>(random() % 70))
+          .put(static_cast<std::uint32_t>(random() % 3));
       break;
     case 3:
       writer.type(FrameType::segment_gone).put(static_cast<std::uint32_t>(random() % 3));
@@ -897,8 +904,8 @@ TEST("nobody becomes an engine of this process, or this engine itself, by saying
     hello = double_ganger.hello();
     hello.incarnation = theirs.incarnation;
     hello.process = theirs.process;
-    if (double_ganger.dial(door.a.address) &&
-        double_ganger.send(hello.encode(FrameType::hello), double_ganger.fds()) && double_ganger.receive(got)) {
+    if (double_ganger.dial(door.a.address) && double_ganger.send(hello.encode(FrameType::hello), double_ganger.fds()) &&
+        double_ganger.receive(got)) {
       answers[1] = Stranger::type(got) == FrameType::welcome ? 'w' : 'r';
     }
     (void)!::write(tell[1], answers, 2);

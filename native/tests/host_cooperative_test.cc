@@ -1,5 +1,5 @@
-// The cooperative link: the initiator against a target that the test plays, the service against an initiator that the test
-// plays, and both against each other with real threads that sleep whenever they can.
+// The cooperative link: the initiator against a target that the test plays, the service against an initiator that the
+// test plays, and both against each other with real threads that sleep whenever they can.
 #include <algorithm>
 #include <deque>
 #include <map>
@@ -176,7 +176,8 @@ TEST("a peer that goes down ends what is in slots and what waits, in one call, w
   auto local = pattern(p.memory.size(), 1);
   for (int i = 0; i < 20; ++i) {
     Op& op = p.operations.make();
-    Operations::run(op, local.data(), 0, i % 2 == 0 ? 4 * kCoopSlotNbytes : 100, i % 3 == 0 ? Direction::get : Direction::put);
+    Operations::run(op, local.data(), 0, i % 2 == 0 ? 4 * kCoopSlotNbytes : 100,
+                    i % 3 == 0 ? Direction::get : Direction::put);
     p.initiator.enqueue(op);
   }
   p.advance();
@@ -198,7 +199,7 @@ TEST("a peer that goes down ends what is in slots and what waits, in one call, w
   CHECK_EQ(p.finisher.order.size(), 21U);
 }
 
-TEST("a stop ends an operation when its slots are answered, and one that has no slot at once, though the target is silent") {
+TEST("a stop ends an operation when its slots are answered, and one without a slot at once") {
   Played p(64 * kCoopSlotNbytes);
   auto local = pattern(p.memory.size(), 1);
   Op& under_way = p.operations.make();
@@ -259,7 +260,8 @@ TEST("whatever a target writes into counters and answers, every operation ends o
     for (int i = 0; i < 6; ++i) {
       Op& op = p.operations.make();
       for (std::size_t n = random() % 5 + 1; n > 0; --n) {
-        Operations::run(op, local.data(), random() % 1000, random() % 100'000, random() % 2 == 0 ? Direction::put : Direction::get);
+        Operations::run(op, local.data(), random() % 1000, random() % 100'000,
+                        random() % 2 == 0 ? Direction::put : Direction::get);
       }
       p.initiator.enqueue(op);
     }
@@ -391,7 +393,7 @@ TEST("the service refuses every claim that the owner's table does not bear out, 
   CHECK_EQ(s.claim({0, 8, 0, 2}), status_byte(Status::ok));
 }
 
-TEST("runs that together exceed the slot are refused from the one on that does not fit; run counts beyond the cap are cut") {
+TEST("a run that does not fit the slot is refused, and a run count beyond the cap is cut") {
   Served s;
   CoopSlot& first = s.slot();
   first.run_count = 3;
@@ -413,7 +415,8 @@ TEST("runs that together exceed the slot are refused from the one on that does n
     std::memset(slot.run_status, 0xcc, sizeof(slot.run_status));
     s.hand_over();
     CHECK(s.answered());
-    CHECK(std::all_of(std::begin(slot.run_status), std::end(slot.run_status), [](std::uint8_t each) { return each == 0; }));
+    CHECK(std::all_of(std::begin(slot.run_status), std::end(slot.run_status),
+                      [](std::uint8_t each) { return each == 0; }));
     CHECK_EQ(slot.runs[0].offset, 1U);  // the byte behind the answers is not one of them
   }
 }
@@ -564,8 +567,8 @@ struct Both {
 TEST("puts and gets of 0, 1, a slot and its neighbours, and many slots are exact, with their neighbourhood intact") {
   const std::uint64_t slot = kCoopSlotNbytes;
   for (const std::uint64_t nbytes :
-       {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{4095}, slot / 2, slot / 2 + 1, slot - 1, slot, slot + 1, 2 * slot - 1,
-        8 * slot, 8 * slot + 1, 9 * slot, 37 * slot + 12345}) {
+       {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{4095}, slot / 2, slot / 2 + 1, slot - 1, slot, slot + 1,
+        2 * slot - 1, 8 * slot, 8 * slot + 1, 9 * slot, 37 * slot + 12345}) {
     Both b(nbytes + 64);
     auto from = pattern(nbytes, nbytes);
     Op& put = b.operations->make();
@@ -620,11 +623,10 @@ TEST("100000 small runs, puts and gets mixed, land where they belong") {
     const std::uint64_t nbytes = i % 61;
     const std::byte* there = b.memory.data() + i * kStride;
     const std::byte* here = sink.data() + i * kStride;
-    const bool right = i % 3 == 0
-                           ? test::same(here, upper.data() + i * kStride, nbytes) &&
-                                 test::all_bytes(there, kStride, std::byte{0xa5})
-                           : test::same(there, source.data() + i * kStride, nbytes) &&
-                                 test::all_bytes(here, kStride, std::byte{0x5a});
+    const bool right =
+        i % 3 == 0
+            ? test::same(here, upper.data() + i * kStride, nbytes) && test::all_bytes(there, kStride, std::byte{0xa5})
+            : test::same(there, source.data() + i * kStride, nbytes) && test::all_bytes(here, kStride, std::byte{0x5a});
     if (!right || !test::all_bytes(there + nbytes, kStride - nbytes, std::byte{0xa5}) ||
         !test::all_bytes(here + nbytes, kStride - nbytes, std::byte{0x5a})) {
       CHECK_EQ(i, kRuns);
@@ -668,7 +670,8 @@ TEST("bursts of every length up to twice the ring end, whoever sleeps at that mo
     const std::size_t burst = 1 + static_cast<std::size_t>(round) % (2 * kCoopSlots);
     for (std::size_t i = 0; i < burst; ++i) {
       Op& op = b.operations->make();
-      Operations::run(op, from.data(), 0, 200, (i + static_cast<std::size_t>(round)) % 2 == 0 ? Direction::put : Direction::get);
+      Operations::run(op, from.data(), 0, 200,
+                      (i + static_cast<std::size_t>(round)) % 2 == 0 ? Direction::put : Direction::get);
       b.initiator.enqueue(op);
       if (round % 3 == 0) {
         b.initiator.advance();

@@ -31,9 +31,7 @@ std::size_t mappings(const std::string& of) {
 struct NothingLeft {
   Leftovers others;
   std::size_t mapped = mappings("hixl-aio-");
-  [[nodiscard]] bool holds() const {
-    return CHECK(others.none()) && CHECK_EQ(mappings("hixl-aio-"), mapped);
-  }
+  [[nodiscard]] bool holds() const { return CHECK(others.none()) && CHECK_EQ(mappings("hixl-aio-"), mapped); }
 };
 
 HostConfig one_link(LinkKind link, std::uint64_t chunk = kMiB, std::uint32_t threads = 1) {
@@ -53,7 +51,8 @@ struct Two {
   RegionInfo remote;
   std::shared_ptr<void> hold;
   std::vector<std::byte> source;
-  explicit Two(LinkKind link, std::uint64_t nbytes, std::uint64_t chunk = kMiB) : a(one_link(link, chunk)), source(nbytes, std::byte{1}) {
+  explicit Two(LinkKind link, std::uint64_t nbytes, std::uint64_t chunk = kMiB)
+      : a(one_link(link, chunk)), source(nbytes, std::byte{1}) {
     REQUIRE(ok(a.status));
     at_a = a.connected(b);
     at_b = b.peer_of(a);
@@ -166,7 +165,7 @@ void close_while_a_chunk_is_copied(LinkKind link, bool initiator_closes) {
   CHECK(test::all_bytes(t.region.address, t.source.size(), std::byte{0xee}));
 }
 
-TEST("a region is not free while a copy into it is under way, though the connection was closed meanwhile by either side") {
+TEST("a region is not free while a copy into it is under way, though either side closed the connection") {
   for (const LinkKind link : {LinkKind::inproc, LinkKind::shm, LinkKind::cma}) {
     if (link == LinkKind::inproc && test::thread_sanitized) {
       continue;  // see the pins in two mappings
@@ -178,7 +177,7 @@ TEST("a region is not free while a copy into it is under way, though the connect
 
 // ---- the end of an engine
 
-TEST("an engine ends in every state: idle, connected, with operations, requests and closings under way, twice, or unasked") {
+TEST("an engine ends in every state: with operations, requests and closings under way, twice, or unasked") {
   const NothingLeft before;
   for (const LinkKind link : test::every_link) {
     for (int state = 0; state < 6; ++state) {
@@ -189,14 +188,16 @@ TEST("an engine ends in every state: idle, connected, with operations, requests 
         tokens = t.post(20);
       }
       if (state >= 2) {
-        for (const EventKind kind : {EventKind::refreshed, EventKind::allocated, EventKind::region_closed, EventKind::disconnected}) {
+        for (const EventKind kind :
+             {EventKind::refreshed, EventKind::allocated, EventKind::region_closed, EventKind::disconnected}) {
           requests.push_back(t.a.token());
           switch (kind) {
             case EventKind::refreshed:
               t.a.transport().refresh(requests.back(), t.at_a);
               break;
             case EventKind::allocated:
-              t.a.transport().allocate(requests.back(), RegionSpec{2 * kMiB, nullptr, MemoryKind::shared, Access::read_write, {}});
+              t.a.transport().allocate(requests.back(),
+                                       RegionSpec{2 * kMiB, nullptr, MemoryKind::shared, Access::read_write, {}});
               break;
             case EventKind::region_closed:
               t.a.transport().close_region(requests.back(), 4711, -1);
@@ -228,7 +229,8 @@ TEST("an engine ends in every state: idle, connected, with operations, requests 
         CHECK(t.a.records.contains(token));
       }
       for (const Token token : requests) {
-        CHECK(std::any_of(t.a.events.begin(), t.a.events.end(), [&](const Event& event) { return event.token == token; }));
+        CHECK(std::any_of(t.a.events.begin(), t.a.events.end(),
+                          [&](const Event& event) { return event.token == token; }));
       }
       CHECK(t.a.find_peer(EventKind::peer_down, t.at_a) != nullptr);
       if (state == 5) {
@@ -247,7 +249,8 @@ TEST("an engine ends in every state: idle, connected, with operations, requests 
       t.a.transport().close_region(late[5], 0, 1);
       CHECK(Node::until([&] {
         return std::all_of(std::begin(late), std::end(late), [&](Token token) {
-          return std::count_if(t.a.events.begin(), t.a.events.end(), [&](const Event& event) { return event.token == token; }) == 1;
+          return std::count_if(t.a.events.begin(), t.a.events.end(),
+                               [&](const Event& event) { return event.token == token; }) == 1;
         });
       }));
     }
@@ -284,7 +287,8 @@ TEST("memory outlives its engine for as long as somebody holds it") {
     auto node = std::make_unique<Node>(test::every_link);
     const RegionInfo small = node->allocate(1000, Access::read_write);
     const RegionInfo large = node->allocate(3 * kMiB, Access::read);
-    std::shared_ptr<void> holds[] = {node->transport().hold_region(small.region), node->transport().hold_region(large.region)};
+    std::shared_ptr<void> holds[] = {node->transport().hold_region(small.region),
+                                     node->transport().hold_region(large.region)};
     CHECK(node->transport().hold_region(4711) == nullptr);
     CHECK_EQ(node->close_region(small.region).status, Status::ok);
     CHECK_EQ(node->close_region(large.region).status, Status::ok);
@@ -514,7 +518,7 @@ TEST("another process is written and read over every link that reaches it") {
   CHECK(before.holds());
 }
 
-TEST("a peer killed in the middle of puts fails them within a second, before the news of its end; others notice nothing") {
+TEST("a peer killed in the middle of puts fails them within a second; others notice nothing") {
   const NothingLeft before;
   for (const LinkKind link : kBetweenProcesses) {
     Reach r(link, 16 * kMiB);
@@ -582,10 +586,11 @@ TEST("a peer that starts again at its address is another peer; the old one is do
   CHECK(again != r.peer);
   CHECK(r.node.info(again).incarnation != first);
   CHECK(Node::until([&] { return r.node.find_peer(EventKind::peer_down, r.peer) != nullptr; }));
-  CHECK_EQ(r.node.transfer(again, {Node::run(r.source.data(), r.node.remote(again, "registered"), 0, kMiB)}), Status::ok);
+  CHECK_EQ(r.node.transfer(again, {Node::run(r.source.data(), r.node.remote(again, "registered"), 0, kMiB)}),
+           Status::ok);
 }
 
-TEST("with a stopped peer: operations stop on request, a disconnect is answered, and the engine ends within two seconds") {
+TEST("with a stopped peer operations stop, a disconnect is answered, the engine ends within two seconds") {
   const NothingLeft before;
   for (const LinkKind link : kBetweenProcesses) {
     for (const bool disconnect_first : {true, false}) {

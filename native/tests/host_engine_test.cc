@@ -1,5 +1,5 @@
-// Two engines in one process, each link forced in turn: exact bytes, refusals, stops, signals, and regions that close under
-// a writer.
+// Two engines in one process, each link forced in turn: exact bytes, refusals, stops, signals, and regions that close
+// under a writer.
 #include <sys/mman.h>
 #include <sys/resource.h>
 
@@ -70,8 +70,8 @@ TEST("puts and gets of every size are exact over every link and both kinds of me
       const RegionInfo remote = t.a.remote(t.at_a, allocated ? "allocated" : "registered");
       CHECK_EQ(remote.nbytes, room);
       std::vector<std::byte> back(room);
-      for (const std::uint64_t nbytes : {0UL, 1UL, 127UL, 4095UL, 4096UL, 4097UL, 65535UL, 65536UL, 65537UL, 262143UL, 262144UL,
-                                         262145UL, 1048575UL, 1048577UL, 3145733UL, 8388608UL}) {
+      for (const std::uint64_t nbytes : {0UL, 1UL, 127UL, 4095UL, 4096UL, 4097UL, 65535UL, 65536UL, 65537UL, 262143UL,
+                                         262144UL, 262145UL, 1048575UL, 1048577UL, 3145733UL, 8388608UL}) {
         const std::uint64_t offset = 64 + nbytes % 61;
         auto source = pattern(nbytes, nbytes);
         std::memset(target.at, 0xa5, nbytes + 256);
@@ -80,7 +80,8 @@ TEST("puts and gets of every size are exact over every link and both kinds of me
         CHECK(test::all_bytes(target.at, offset, std::byte{0xa5}));
         CHECK(test::all_bytes(target.at + offset + nbytes, 64, std::byte{0xa5}));
         std::memset(back.data(), 0x5a, nbytes + 256);
-        CHECK_EQ(t.a.transfer(t.at_a, {Node::run(back.data() + 100, remote, offset, nbytes, Direction::get)}), Status::ok);
+        CHECK_EQ(t.a.transfer(t.at_a, {Node::run(back.data() + 100, remote, offset, nbytes, Direction::get)}),
+                 Status::ok);
         CHECK(test::same(back.data() + 100, source.data(), nbytes));
         CHECK(test::all_bytes(back.data(), 100, std::byte{0x5a}));
         CHECK(test::all_bytes(back.data() + 100 + nbytes, 100, std::byte{0x5a}));
@@ -161,8 +162,9 @@ TEST("batches of 5000 runs, puts and gets, over three regions and both kinds of 
     for (std::size_t i = 0; i < kRuns; ++i) {
       const std::uint64_t nbytes = i % kSlot;
       total += nbytes;
-      runs.push_back(i % 2 == 0 ? Node::run(source.data() + i * kSlot, remotes[i % 3], i * kSlot, nbytes)
-                                : Node::run(sink.data() + i * kSlot, remotes[i % 3], i * kSlot, nbytes, Direction::get));
+      runs.push_back(i % 2 == 0
+                         ? Node::run(source.data() + i * kSlot, remotes[i % 3], i * kSlot, nbytes)
+                         : Node::run(sink.data() + i * kSlot, remotes[i % 3], i * kSlot, nbytes, Direction::get));
     }
     const Node::Posted posted = t.a.post(t.at_a, runs);
     REQUIRE(ok(posted.status));
@@ -172,10 +174,10 @@ TEST("batches of 5000 runs, puts and gets, over three regions and both kinds of 
     CHECK(record.quiescent);
     for (std::size_t i = 0; i < kRuns; ++i) {
       const std::byte* there = targets[i % 3].at + i * kSlot;
-      const bool right = i % 2 == 0
-                             ? test::same(there, source.data() + i * kSlot, i % kSlot)
-                             : test::same(there, sink.data() + i * kSlot, i % kSlot) &&
-                                   test::all_bytes(sink.data() + i * kSlot + i % kSlot, kSlot - i % kSlot, std::byte{0x5a});
+      const bool right =
+          i % 2 == 0 ? test::same(there, source.data() + i * kSlot, i % kSlot)
+                     : test::same(there, sink.data() + i * kSlot, i % kSlot) &&
+                           test::all_bytes(sink.data() + i * kSlot + i % kSlot, kSlot - i % kSlot, std::byte{0x5a});
       if (!right) {
         CHECK_EQ(i, kRuns);
         break;
@@ -201,7 +203,8 @@ TEST("a signal bound to an operation is there only after all of its bytes, over 
       REQUIRE(ok(posted.status));
       CHECK(t.b.arrives("landed"));
       if (test::thread_sanitized) {
-        (void)t.a.wait(posted.token);  // the ring lies in two mappings: it does not see that the signal orders the bytes
+        // The ring lies in two mappings: it does not see that the signal orders the bytes.
+        (void)t.a.wait(posted.token);
       }
       if (!CHECK(test::all_bytes(target.at, nbytes, static_cast<std::byte>(round % 251)))) {
         break;
@@ -235,7 +238,8 @@ TEST("what cannot be done is refused at the submission, with its reason, without
     CHECK_EQ(refused(Node::run(mine.data(), remote, 1, 1000)), Status::out_of_bounds);
     CHECK_EQ(refused(Node::run(mine.data(), remote, UINT64_MAX, 2)), Status::out_of_bounds);
     CHECK_EQ(refused(Node::run(mine.data(), t.a.remote(t.at_a, "read"), 0, 10)), Status::access_denied);
-    CHECK_EQ(refused(Node::run(mine.data(), t.a.remote(t.at_a, "write"), 0, 10, Direction::get)), Status::access_denied);
+    CHECK_EQ(refused(Node::run(mine.data(), t.a.remote(t.at_a, "write"), 0, 10, Direction::get)),
+             Status::access_denied);
     RegionInfo stale = remote;
     ++stale.generation;
     CHECK_EQ(refused(Node::run(mine.data(), stale, 0, 10)), Status::stale_region);
@@ -379,7 +383,7 @@ void close_under_a_writer(LinkKind link, bool allocated) {
   CHECK(stale > 0);
 }
 
-TEST("no byte lands outside a live generation while a peer writes in a loop: over every link, registered and allocated") {
+TEST("no byte lands outside a live generation while a peer writes in a loop, over every link") {
   for (const LinkKind link : test::every_link) {
     if (link == LinkKind::inproc && test::thread_sanitized) {
       continue;  // the pins lie in two mappings, the bytes in one: it would miss what orders them
@@ -391,7 +395,7 @@ TEST("no byte lands outside a live generation while a peer writes in a loop: ove
   }
 }
 
-TEST("closing under a long chunk answers busy after its time, can be asked again, and two requests end with one region") {
+TEST("closing under a long chunk says busy in time, may be asked again, and two requests close one region") {
   for (const LinkKind link : {LinkKind::inproc, LinkKind::shm, LinkKind::cma}) {
     Two t(link, {.chunk = UINT64_MAX});
     const std::uint64_t nbytes = 256 * kMiB;
@@ -531,8 +535,9 @@ TEST("thousands of operations of all kinds between three engines end once each, 
     // Into the part of the target that is ours, so that every order of the writers gives one result.
     const std::uint64_t nbytes = random() % (round % 10 == 0 ? 100'000 : 500);
     const std::uint64_t offset = random() % (100'000 - nbytes + 1);
-    const Node::Posted posted = nodes[i]->post(
-        peers[i][j], {Node::run(sources[i].data() + offset, remotes[i][j], static_cast<std::uint64_t>(i) * 100'000 + offset, nbytes)});
+    const Node::Posted posted =
+        nodes[i]->post(peers[i][j], {Node::run(sources[i].data() + offset, remotes[i][j],
+                                               static_cast<std::uint64_t>(i) * 100'000 + offset, nbytes)});
     if (posted.status == Status::queue_full) {
       Node::until([&] { return nodes[i]->engine().counters().in_flight < 500; });
       continue;
@@ -543,7 +548,8 @@ TEST("thousands of operations of all kinds between three engines end once each, 
   }
   for (int i = 0; i < 3; ++i) {  // the whole, so that the result is known
     for (int j = 0; j < 3; ++j) {
-      CHECK_EQ(nodes[i]->transfer(peers[i][j], {Node::run(sources[i].data(), remotes[i][j], static_cast<std::uint64_t>(i) * 100'000, 100'000)}),
+      CHECK_EQ(nodes[i]->transfer(peers[i][j], {Node::run(sources[i].data(), remotes[i][j],
+                                                          static_cast<std::uint64_t>(i) * 100'000, 100'000)}),
                Status::ok);
     }
   }
@@ -625,7 +631,7 @@ TEST("the 4097th unread signal is refused at the sender, and a place that was no
   CHECK(target.arrives("s", 4097));
 }
 
-TEST("a peer that has no descriptor left for our memory keeps the connection, and reaches the memory otherwise or not at all") {
+TEST("a peer's memory for which no descriptor is left is reached over another link; the connection stays") {
   Node a(test::every_link);
   test::Stranger s;
   REQUIRE(s.join(a.address));
@@ -634,7 +640,10 @@ TEST("a peer that has no descriptor left for our memory keeps the connection, an
   std::string error;
   const auto segment = Segment::create(1, SegmentClass::writable, 8192, status, error);
   Writer announce;
-  announce.type(FrameType::segment).put(std::uint32_t{1}).put(static_cast<std::uint8_t>(SegmentClass::writable)).put(std::uint64_t{8192});
+  announce.type(FrameType::segment)
+      .put(std::uint32_t{1})
+      .put(static_cast<std::uint8_t>(SegmentClass::writable))
+      .put(std::uint64_t{8192});
   RegionFrame region;
   region.generation = 1;
   region.kind = MemoryKind::shared;

@@ -93,8 +93,9 @@ class Node final : public DrainSink {
     }
   }
 
-  // Takes the lock of every region table: what the service threads did happens before what we do next, and the other way
-  // round. Without a word to the thread sanitizer it would not know: two mappings of one memory are two memories to it.
+  // Takes the lock of every region table: what the service threads did happens before what we do next, and the other
+  // way round. Without a word to the thread sanitizer it would not know: two mappings of one memory are two memories to
+  // it.
   static void order() {
     for (Node* node : nodes()) {
       if (node->engine_) {
@@ -189,7 +190,8 @@ class Node final : public DrainSink {
     }
     return event.region;
   }
-  RegionInfo add(std::byte* at, std::uint64_t nbytes, Access access = Access::read_write, const std::string& label = {}) {
+  RegionInfo add(std::byte* at, std::uint64_t nbytes, Access access = Access::read_write,
+                 const std::string& label = {}) {
     const Token mine = token();
     transport().register_memory(mine, RegionSpec{nbytes, at, MemoryKind::host, access, label});
     const Event event = answer(EventKind::allocated, mine);

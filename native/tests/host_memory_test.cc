@@ -211,7 +211,7 @@ TEST("a peer that gets a readable segment's descriptor cannot map it writable, w
     const auto each = h.get(2 * kMiB, kind);
     CHECK_EQ(::ftruncate(each->segment().fd(), 4096), -1);
     CHECK_EQ(::ftruncate(each->segment().fd(), static_cast<off_t>(4 * kMiB)), -1);
-    struct stat info {};
+    struct stat info{};
     CHECK_EQ(::fstat(each->segment().fd(), &info), 0);
     CHECK_EQ(static_cast<std::uint64_t>(info.st_blocks) * 512, each->segment().nbytes());  // reserved, not sparse
   }
@@ -223,8 +223,9 @@ TEST("sizes that cannot be had are resource_exhausted at once, name the size, an
   Heap h;
   const auto start = std::chrono::steady_clock::now();
   for (const SegmentClass kind : kClasses) {
-    for (const std::uint64_t nbytes : {std::uint64_t{1} << 45U, std::uint64_t{1} << 60U, std::uint64_t{1} << 62U,
-                                       UINT64_MAX / 2, UINT64_MAX / 2 + 1, UINT64_MAX - 4096, UINT64_MAX - 1, UINT64_MAX}) {
+    for (const std::uint64_t nbytes :
+         {std::uint64_t{1} << 45U, std::uint64_t{1} << 60U, std::uint64_t{1} << 62U, UINT64_MAX / 2, UINT64_MAX / 2 + 1,
+          UINT64_MAX - 4096, UINT64_MAX - 1, UINT64_MAX}) {
       Status status = Status::ok;
       std::string error;
       CHECK(!h.heap->allocate(nbytes, kind, status, error));

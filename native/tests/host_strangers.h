@@ -29,7 +29,8 @@ inline UniqueFd listening(const std::string& where, std::string& bound, int back
   host::Address address;
   std::string error;
   REQUIRE(ok(host::parse_address(where, address, error)));
-  UniqueFd fd(::socket(address.storage.ss_family, (address.unix_name ? SOCK_SEQPACKET : SOCK_STREAM) | SOCK_CLOEXEC, 0));
+  UniqueFd fd(
+      ::socket(address.storage.ss_family, (address.unix_name ? SOCK_SEQPACKET : SOCK_STREAM) | SOCK_CLOEXEC, 0));
   REQUIRE(fd.valid());
   REQUIRE(::bind(fd.get(), reinterpret_cast<sockaddr*>(&address.storage), address.length) == 0);
   REQUIRE(::listen(fd.get(), backlog) == 0);
@@ -151,9 +152,7 @@ struct Stranger {
     out.probe_value = probe.value;
     return out;
   }
-  std::vector<int> fds() const {
-    return {channel->fd(), doorbell->fd(), loop.get(), progress.get(), service.get()};
-  }
+  std::vector<int> fds() const { return {channel->fd(), doorbell->fd(), loop.get(), progress.get(), service.get()}; }
   bool send(const Bytes& bytes, const std::vector<int>& descriptors = {}) const {
     return host::send_frame(socket.get(), bytes, descriptors) == host::SocketResult::done;
   }

@@ -201,7 +201,8 @@ TEST("three million mutated frames are read within their bounds, or refused") {
           bytes.resize(at);
           break;
         case 3:
-          bytes.insert(bytes.begin() + static_cast<std::ptrdiff_t>(at), random() % 40, static_cast<std::byte>(random()));
+          bytes.insert(bytes.begin() + static_cast<std::ptrdiff_t>(at), random() % 40,
+                       static_cast<std::byte>(random()));
           break;
         default:
           bytes.erase(bytes.begin() + static_cast<std::ptrdiff_t>(at));

@@ -94,7 +94,8 @@ Status Handshakes::build_parts(const Hello& hello, Frame& frame, int socket, std
                                std::string& text) {
   PeerParts& parts = made.parts;
   if (frame.fds_lost) {
-    text = "no descriptor is left for a connection at " + state_.address + "; close some there or raise the limit (ulimit -n)";
+    text = "no descriptor is left for a connection at " + state_.address +
+           "; close some there or raise the limit (ulimit -n)";
     return Status::resource_exhausted;
   }
   if (frame.fds.size() != kHelloFds || hello.doorbell_place >= kDoorbellPlaces) {
@@ -144,7 +145,8 @@ Status Handshakes::listen(const std::string& address, std::string& bound, std::s
     return status;
   }
   if (!parsed.loopback) {
-    error = "address '" + address + "' is not a loopback address; this engine reaches one host only: bind 127.0.0.1, [::1] or unix:NAME";
+    error = "address '" + address +
+            "' is not a loopback address; this engine reaches one host only: bind 127.0.0.1, [::1] or unix:NAME";
     return Status::unsupported;
   }
   sockaddr_storage control{};

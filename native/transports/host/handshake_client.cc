@@ -92,7 +92,8 @@ void Handshakes::start_control(Outgoing& attempt) {
     return;
   }
   if (!abstract_address(attempt.greeting->control_socket, storage, length)) {
-    fail(attempt, Status::handshake_refused, attempt.address.text() + ": it announces a control socket that cannot exist");
+    fail(attempt, Status::handshake_refused,
+         attempt.address.text() + ": it announces a control socket that cannot exist");
     return;
   }
   attempt.stage = Stage::greeting_control;
