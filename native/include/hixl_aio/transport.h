@@ -86,8 +86,8 @@ class Transport {
 
   // ---- life. `start` on the loop thread: binds, starts threads, does not wait for peers.
   virtual Status start(TransportHost& host, const std::string& address, std::string& bound, std::string& error) = 0;
-  // On the jobs thread or at destruction: ends links, joins the transport's own threads. Every posted operation has been
-  // completed when it returns. Idempotent.
+  // On the jobs thread or at destruction: ends links, joins the transport's own threads. When it returns, every posted
+  // operation has been completed and no thread of the transport is inside a call to the host. Idempotent.
   virtual void shutdown() noexcept = 0;
   // In a forked child: close descriptors, touch nothing else (the threads do not exist here).
   virtual void abandon_after_fork() noexcept = 0;
