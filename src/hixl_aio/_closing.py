@@ -7,17 +7,17 @@ first cancellation is raised when all is done.
 
 from __future__ import annotations
 
-import math
 import warnings
 from typing import TYPE_CHECKING, Final
 
+from hixl_aio._checks import check_seconds
 from hixl_aio._core.gate import Gate
 from hixl_aio._core.lifecycle import LifeState
 from hixl_aio._core.optable import OperationState
 from hixl_aio._log import log
 from hixl_aio._requests import Request
 from hixl_aio._status import Status
-from hixl_aio.errors import AbandonedTransferWarning, ClosedError, InternalError, InvalidArgumentError
+from hixl_aio.errors import AbandonedTransferWarning, ClosedError, InternalError
 
 if TYPE_CHECKING:
     from hixl_aio._runtime import Runtime
@@ -36,9 +36,7 @@ async def close_engine(runtime: Runtime, drain_timeout: float | None) -> None:
         life.advance(LifeState.CLOSED)
     if life.state is LifeState.CLOSED:
         return
-    if drain_timeout is not None and not 0 <= drain_timeout < math.inf:
-        expected = "seconds, 0 or more, or None"
-        raise InvalidArgumentError(argument="drain_timeout", value=drain_timeout, expected=expected)
+    drain_timeout = check_seconds("drain_timeout", drain_timeout, optional=True)
     if runtime.current() is not life.owner or life.state is LifeState.FORKED:
         raise life.refusal(runtime.current())
     if runtime.closing_gate is not None:

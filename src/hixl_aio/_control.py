@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
+from hixl_aio._checks import check_seconds, check_text
 from hixl_aio._core.credits import PeerLine
 from hixl_aio._core.gate import Gate
 from hixl_aio._core.inbox import Taker
@@ -20,7 +20,6 @@ from hixl_aio.errors import (
     ConnectTimeoutError,
     HixlAioError,
     InternalError,
-    InvalidArgumentError,
     NotRegisteredError,
     PeerLostError,
     PeerNotConnectedError,
@@ -131,10 +130,8 @@ class ControlPlane:
         """Connect, or give what is there."""
         runtime = self._runtime
         runtime.check()
-        if not isinstance(address, str) or not address:
-            raise InvalidArgumentError(argument="address", value=address, expected="host:port or unix:NAME")
-        if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout < math.inf:
-            raise InvalidArgumentError(argument="timeout", value=timeout, expected="seconds, more than 0")
+        check_text("address", address, "host:port or unix:NAME")
+        timeout = check_seconds("timeout", timeout, positive=True)
         known = self.peers.get(address)
         if known is not None:
             known._wanted = True

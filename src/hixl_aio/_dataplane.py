@@ -6,12 +6,12 @@ native call, one Completion. Everything else goes through an Operation in the op
 
 from __future__ import annotations
 
-import math
 from collections.abc import Awaitable, Callable, Sequence
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from hixl_aio._batching import BatchPlan, plan_batch
+from hixl_aio._checks import check_seconds
 from hixl_aio._core.gate import Gate
 from hixl_aio._core.optable import Operation, OperationKind
 from hixl_aio._core.regions import refuse_readonly
@@ -84,8 +84,8 @@ class DataPlane:
         nbytes = local._nbytes
         record = local._record
         runtime = self._runtime
-        target = remote.region
-        if nbytes != remote.nbytes or record.owner is not runtime or (is_get and record.readonly):
+        target = remote._region
+        if nbytes != remote._nbytes or record.owner is not runtime or (is_get and record.readonly):
             raise self._wrong(is_get, local, remote)
         peer = self._peers.get(target.incarnation)
         started = monotonic()
@@ -101,7 +101,7 @@ class DataPlane:
             return self._general(is_get, local, remote, peer, started, timeout, signal, payload, ready)
         table = self._table
         token = table.next_token()
-        address, place = local._address, remote.offset
+        address, place = local._address, remote._offset
         code = self._transfer(
             token, is_get, peer._id, address, target.id, target.generation, place, nbytes, True, None, b""
         )
@@ -183,7 +183,7 @@ class DataPlane:
                 raise _region_unusable(view, f"part {index}")
         seconds = self._seconds(timeout)
         if plan.target is None:
-            return self._empty_batch(plan, started, signal)
+            return self._empty_batch(plan, started, signal, payload, ready)
         peer = self._peers.get(plan.target.incarnation)
         batch = Batch(self._runtime, peer, plan.nbytes, started, plan.parts)
         operation = self._way.operation(batch, 0, peer, plan.target, plan.records())
@@ -195,11 +195,20 @@ class DataPlane:
         self._way.submit(operation, signal, payload, ready, plan)
         return batch
 
-    def _empty_batch(self, plan: BatchPlan, started: float, signal: str | None) -> Batch:
-        if signal is not None:
-            hint = "An empty batch names no peer; use engine.signal(peer, name) instead."
+    def _empty_batch(
+        self,
+        plan: BatchPlan,
+        started: float,
+        signal: str | None,
+        payload: bytes,
+        ready: Awaitable[object] | StreamEvent | None,
+    ) -> Batch:
+        self._way.check_payload(signal, payload)
+        if signal is not None or ready is not None:
+            what = "a signal" if signal is not None else "ready="
+            hint = "An empty batch names no peer; use engine.signal(peer, name), and await `ready` yourself."
             raise InvalidArgumentError(
-                argument="ops", value=0, expected="at least one part with a signal", hint=hint
+                argument="the number of ops", value=0, expected=f"at least one part with {what}", hint=hint
             )
         batch = Batch(self._runtime, None, 0, started, plan.parts)
         batch._ended = monotonic()
@@ -298,11 +307,7 @@ class DataPlane:
             return self._runtime.options.transfer_timeout
         if timeout is None:
             return None
-        if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 <= timeout < math.inf:
-            raise InvalidArgumentError(
-                argument="timeout", value=timeout, expected="seconds, 0 or more; None; or DEFAULT"
-            )
-        return float(timeout)
+        return check_seconds("timeout", timeout)
 
     def _check_peer(self, peer: object) -> None:
         if not isinstance(peer, Peer) or peer._runtime is not self._runtime:

@@ -7,6 +7,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from hixl_aio import _native
+from hixl_aio._checks import check_text
 from hixl_aio._core.gate import Gate
 from hixl_aio._core.regions import RegionRecord, pin_buffer, refuse_readonly
 from hixl_aio._failures import About, from_status
@@ -215,13 +216,7 @@ def _drop(keep: object) -> None:
 def _check_label(label: str | None) -> str:
     if label is None:
         return ""
-    if not isinstance(label, str):
-        raise InvalidArgumentError(argument="label", value=type(label).__name__, expected="a str or None")
-    if not 0 < len(label.encode("utf-8", "surrogatepass")) <= MAX_LABEL_NBYTES:
-        raise InvalidArgumentError(
-            argument="label", value=label, expected=f"1 to {MAX_LABEL_NBYTES} bytes, or None"
-        )
-    return label
+    return check_text("label", label, f"a str of 1 to {MAX_LABEL_NBYTES} bytes, or None", MAX_LABEL_NBYTES)
 
 
 def _check_access(access: Access) -> Access:

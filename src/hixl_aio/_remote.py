@@ -6,6 +6,7 @@ import enum
 import re
 import struct
 from dataclasses import dataclass
+from operator import index
 from typing import Final
 
 from hixl_aio import _native
@@ -38,13 +39,26 @@ def span_of(span: object, nbytes: int, what: str) -> tuple[int, int]:
     start = 0 if span.start is None else span.start
     stop = nbytes if span.stop is None else span.stop
     try:
-        start, stop = start.__index__(), stop.__index__()
-    except AttributeError:
-        raise InvalidArgumentError(argument="slice", value=repr(span), expected="integers") from None
+        start, stop = index(start), index(stop)
+    except TypeError:  # also what a NumPy array says
+        raise InvalidArgumentError(argument="slice", value=span, expected="integers") from None
     if not 0 <= start <= stop <= nbytes:
         expected = f"0 <= start <= stop <= {nbytes}, the size of the {what} in bytes"
         raise InvalidArgumentError(argument="slice", value=f"{start}:{stop}", expected=expected)
     return start, stop - start
+
+
+def integers(offset: object, nbytes: object) -> tuple[int, int]:
+    """Both as ints.
+
+    Raises:
+        InvalidArgumentError: one is none.
+    """
+    try:
+        return index(offset), index(nbytes)  # type: ignore[arg-type]
+    except TypeError:
+        value = f"offset {offset!r}, nbytes {nbytes!r}"
+        raise InvalidArgumentError(argument="view", value=value, expected="integers") from None
 
 
 def outside(offset: int, nbytes: int, limit: int) -> InvalidArgumentError:
@@ -90,6 +104,10 @@ class RemoteRegion:
             value = getattr(self, name)
             if not isinstance(value, int) or not 0 <= value < 1 << bits:
                 raise InvalidArgumentError(argument=name, value=value, expected=f"an integer of {bits} bits")
+        for name, kind in (("kind", MemoryKind), ("access", Access), ("label", str)):
+            value = getattr(self, name)
+            if not isinstance(value, kind):
+                raise InvalidArgumentError(argument=name, value=value, expected=f"of type {kind.__name__}")
         if not isinstance(self.incarnation, str) or not _INCARNATION.fullmatch(self.incarnation):
             raise InvalidArgumentError(
                 argument="incarnation", value=self.incarnation, expected="32 hex digits"
@@ -128,12 +146,16 @@ class RemoteRegion:
         Raises:
             InvalidArgumentError: it is no such descriptor, or of another version.
         """
-        raw = bytes(data)
-        if len(raw) < _HEAD.size or len(raw) > _HEAD.size + MAX_LABEL_NBYTES:
+        if not isinstance(data, bytes | bytearray | memoryview):
+            expected = "bytes, a bytearray or a memoryview"
+            raise InvalidArgumentError(argument="data", value=type(data).__name__, expected=expected)
+        length = memoryview(data).nbytes
+        if not _HEAD.size <= length <= _HEAD.size + MAX_LABEL_NBYTES:
             expected = f"{_HEAD.size} to {_HEAD.size + MAX_LABEL_NBYTES} bytes"
             raise InvalidArgumentError(
-                argument="the length of the descriptor", value=len(raw), expected=expected
+                argument="the length of the descriptor", value=length, expected=expected
             )
+        raw = bytes(data)
         magic, version, kind, access, reserved, region, generation, nbytes, incarnation, length = (
             _HEAD.unpack_from(raw)
         )
@@ -164,18 +186,32 @@ class RemoteView:
         nbytes: its size.
     """
 
-    __slots__ = ("nbytes", "offset", "region")
-
-    region: RemoteRegion
-    offset: int
-    nbytes: int
+    __slots__ = ("_nbytes", "_offset", "_region")
 
     def __init__(self, region: RemoteRegion, offset: int, nbytes: int) -> None:
+        if type(offset) is not int or type(nbytes) is not int:
+            offset, nbytes = integers(offset, nbytes)
         if not 0 <= offset <= offset + nbytes <= region.nbytes:
             raise outside(offset, nbytes, region.nbytes)
-        self.region = region
-        self.offset = offset
-        self.nbytes = nbytes
+        self._region = region
+        self._offset = offset
+        self._nbytes = nbytes
+
+    # Read-only: the bounds were checked once, when the view was made.
+    @property
+    def region(self) -> RemoteRegion:
+        """The region."""
+        return self._region
+
+    @property
+    def offset(self) -> int:
+        """Where it starts in there."""
+        return self._offset
+
+    @property
+    def nbytes(self) -> int:
+        """Its size."""
+        return self._nbytes
 
     def __getitem__(self, span: slice) -> RemoteView:
         """A run inside this one. Out of range raises, never clamps."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hixl_aio import _native
 from hixl_aio._bridge.detect import detect_bridge
+from hixl_aio._closing import close_engine
 from hixl_aio._control import ControlPlane
 from hixl_aio._core.lifecycle import Lifecycle, LifeState
 from hixl_aio._core.optable import OperationState
@@ -123,6 +124,23 @@ class Runtime:
         if current is not self.life.home:
             raise self.life.refusal(current)
 
+    @property
+    def is_forked(self) -> bool:
+        """This process is a child of the one that opened it."""
+        return self.life.is_forked
+
+    def check_process(self) -> None:
+        """Refuse a call in a forked child."""
+        if self.life.is_forked:
+            raise self.life.refusal(None)
+
+    def check_loop(self) -> None:
+        """Refuse a call on another loop or thread, also when the engine is closed."""
+        self.check_process()
+        current = self.current()
+        if current is not self.life.owner:
+            raise self.life.elsewhere(current)
+
     def open(self, address: str) -> None:
         """Start native code and listen to its descriptor, on the running loop."""
         life = self.life
@@ -183,8 +201,6 @@ class Runtime:
 
     async def close(self, drain_timeout: float | None) -> None:
         """End everything; see `_closing`."""
-        from hixl_aio._closing import close_engine
-
         await close_engine(self, drain_timeout)
 
     def forked(self) -> None:
@@ -302,6 +318,7 @@ class Runtime:
 
     def statistics(self) -> EngineStatistics:
         """A snapshot."""
+        self.check_process()
         table = self.ops.table
         counts, nbytes = table.totals.counts, table.totals.nbytes
         state = OperationState

@@ -84,11 +84,7 @@ class Submission:
         plan: BatchPlan | None = None,
     ) -> None:
         encoded = None if signal is None else encode_name(signal)
-        payload = check_payload(payload)
-        if encoded is None and payload:
-            raise InvalidArgumentError(
-                argument="payload", value=payload, expected="b'' where there is no signal"
-            )
+        payload = self.check_payload(signal, payload)
         follow = None if ready is None else self._check_ready(ready)
         line = operation.line
         if line is NO_LINE:
@@ -116,6 +112,16 @@ class Submission:
             line.enter(operation)
         else:
             follow(operation)
+
+    @staticmethod
+    def check_payload(signal: str | None, payload: bytes) -> bytes:
+        """What goes with a signal, which there must be."""
+        payload = check_payload(payload)
+        if signal is None and payload:
+            raise InvalidArgumentError(
+                argument="payload", value=payload, expected="b'' where there is no signal"
+            )
+        return payload
 
     def start(self, operation: Operation) -> None:
         """Post now if nothing is overtaken by that, else enter the line."""

@@ -19,6 +19,16 @@ __all__ = (
 )
 
 _PLAIN = (int, float, str, bytes, bool, type(None))
+_MOST_CHARACTERS = 300  # of a value, in a message
+
+
+def _shown(value: object) -> str:
+    """The repr of a caller's value, whatever it is: refusing it must not fail on it."""
+    try:
+        text = repr(value)
+    except Exception as error:  # an int of more digits than Python prints, a repr that raises
+        text = f"<{type(value).__name__} without a repr: {type(error).__name__}>"
+    return text if len(text) <= _MOST_CHARACTERS else text[:_MOST_CHARACTERS] + "…"
 
 
 def _restore(cls: type[HixlAioError], args: tuple[Any, ...], state: dict[str, Any]) -> HixlAioError:
@@ -87,14 +97,16 @@ class InvalidArgumentError(UsageError, ValueError):
         hint: str | None = None,
     ) -> None:
         self.argument = argument
-        self.value = value if isinstance(value, _PLAIN) else repr(value)
+        self.value = value if isinstance(value, _PLAIN) else _shown(value)
         self.expected = expected
         super().__init__(detail, hint=hint)
 
     def _summary(self) -> str:
         if not self.argument:
             return ""
-        shown = self.value if isinstance(self.value, str) and self.value.startswith("<") else repr(self.value)
+        shown = (
+            self.value if isinstance(self.value, str) and self.value.startswith("<") else _shown(self.value)
+        )
         return f"{self.argument} is {shown}, expected {self.expected}"
 
 

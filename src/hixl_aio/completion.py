@@ -273,9 +273,14 @@ class Completion:
         if not callable(fn) or inspect.iscoroutinefunction(fn):
             expected = "a callable that is no coroutine function"
             raise InvalidArgumentError(argument="fn", value=repr(fn), expected=expected)
+        if context is None:
+            context = contextvars.copy_context()
+        elif not isinstance(context, contextvars.Context):
+            expected = "a contextvars.Context, or None"
+            raise InvalidArgumentError(argument="context", value=type(context).__name__, expected=expected)
         runtime = self._runtime
-        context = contextvars.copy_context() if context is None else context
         if self._ended:
+            runtime.check_loop()
             runtime.call_soon(fn, self, context=context)
             return
         runtime.check()

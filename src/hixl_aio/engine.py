@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from hixl_aio._checks import check_text
 from hixl_aio._runtime import Runtime, default_name
 from hixl_aio._submission import StreamEvent
 from hixl_aio.errors import InvalidArgumentError, UnclosedResourceWarning
@@ -70,12 +71,9 @@ class Engine:
         options: EngineOptions = EngineOptions(),  # noqa: B008  (frozen)
     ) -> None:
         self._created = ""
-        if not isinstance(address, str) or not address:
-            raise InvalidArgumentError(argument="address", value=address, expected="host:port or unix:NAME")
-        if name is not None and (not isinstance(name, str) or not 0 < len(name.encode()) <= 255):
-            raise InvalidArgumentError(
-                argument="name", value=name, expected="a str of 1 to 255 bytes, or None"
-            )
+        check_text("address", address, "host:port or unix:NAME")
+        if name is not None:
+            check_text("name", name, "a str of 1 to 255 bytes, or None", 255)
         if not isinstance(options, EngineOptions):
             raise InvalidArgumentError(
                 argument="options", value=type(options).__name__, expected="EngineOptions"
@@ -106,6 +104,8 @@ class Engine:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if error is not None and self._runtime.is_forked:
+            return  # a forked child leaves: what takes it out of here is not replaced
         await self.aclose()
 
     async def aclose(self, *, drain_timeout: float | None = 5.0) -> None:
@@ -170,7 +170,11 @@ class Engine:
         return self._runtime.control.peers_view
 
     def statistics(self) -> EngineStatistics:
-        """What it holds and has done: a frozen snapshot."""
+        """What it holds and has done: a frozen snapshot.
+
+        Raises:
+            EngineForkedError: called in a forked child.
+        """
         return self._runtime.statistics()
 
     # ---- control plane: may wait

@@ -14,6 +14,7 @@ from hixl_aio._remote import (
     MemoryKind,
     RemoteRegion,
     RemoteView,
+    integers,
     outside,
     span_of,
 )
@@ -45,6 +46,8 @@ class LocalView:
 
     def __init__(self, region: MemoryRegion, offset: int, nbytes: int) -> None:
         record = region._record
+        if type(offset) is not int or type(nbytes) is not int:
+            offset, nbytes = integers(offset, nbytes)
         if not 0 <= offset <= offset + nbytes <= record.nbytes:
             raise outside(offset, nbytes, record.nbytes)
         self._region = region
@@ -153,8 +156,10 @@ class MemoryRegion:
 
         Raises:
             ClosedError: the region is closed.
+            EngineForkedError: called in a forked child.
         """
         record = self._record
+        self._runtime.check_process()
         if record.keep is None or self.closed:
             raise ClosedError(what=self._name())
         return memoryview(_native.ExportedMemory(record.address, record.nbytes, record.readonly, record.keep))
@@ -187,8 +192,10 @@ class MemoryRegion:
 
         Raises:
             ClosedError: the region is closed.
+            EngineForkedError: called in a forked child.
         """
         record = self._record
+        self._runtime.check_process()
         if self.closed:
             raise ClosedError(what=self._name())
         return RemoteRegion(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import enum
-import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
+from hixl_aio._checks import check_seconds
 from hixl_aio.errors import BackendUnavailableError, InvalidArgumentError, UnsupportedError
 
 __all__ = (
@@ -129,10 +129,8 @@ class EngineOptions:
 
     def _check_seconds(self, name: str, *, optional: bool) -> None:
         value = getattr(self, name)
-        if value is None and optional:
-            return
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-            raise _refuse(name, value, "a number of seconds, 0 or more" + (", or None" if optional else ""))
+        checked = check_seconds(f"EngineOptions.{name}", value, optional=optional)
+        object.__setattr__(self, name, checked)
 
     def _check_integer(self, name: str, least: int, most: int) -> None:
         value = getattr(self, name)
@@ -140,8 +138,9 @@ class EngineOptions:
             raise _refuse(name, value, f"an integer from {least} to {most}")
 
     def _check_links(self) -> None:
-        if isinstance(self.links, str) or not all(isinstance(kind, str) for kind in self.links):
-            raise _refuse("links", self.links, f"a tuple of names from {', '.join(LINK_KINDS)}")
+        kinds = self.links
+        if not isinstance(kinds, tuple | list) or not all(isinstance(kind, str) for kind in kinds):
+            raise _refuse("links", kinds, f"a tuple of names from {', '.join(LINK_KINDS)}")
         object.__setattr__(self, "links", tuple(self.links))
         for kind in self.links:
             if kind not in LINK_KINDS:
@@ -205,7 +204,7 @@ class Environment:
             debug=_flag("HIXL_AIO_DEBUG", found.get("HIXL_AIO_DEBUG", "")),
             log=log,
             backend=found.get("HIXL_AIO_BACKEND", "").strip().lower() or None,
-            key=key.encode() if key else None,
+            key=os.fsencode(key) if key else None,
             hixl_library=found.get("HIXL_AIO_HIXL_LIBRARY") or None,
         )
 

@@ -6,6 +6,7 @@ import enum
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from hixl_aio._checks import check_text
 from hixl_aio._status import Status
 from hixl_aio.errors import InvalidArgumentError, StaleRegionError
 from hixl_aio.memory import RemoteRegion
@@ -99,6 +100,7 @@ class Peer:
     @property
     def route(self) -> tuple[Link, ...]:
         """The links to it in order of preference, and why each is used or not."""
+        self._runtime.check_process()
         if self._state is PeerState.CONNECTED:
             info = self._runtime.control.peer_info(self._id)
             if info is not None:
@@ -112,10 +114,7 @@ class Peer:
             NotRegisteredError: it has none, as far as we know; `await peer.refresh()` asks again.
             PeerNotConnectedError: the connection is over.
         """
-        if not isinstance(label, str) or not label:
-            raise InvalidArgumentError(
-                argument="label", value=label, expected="the label of a region, not empty"
-            )
+        check_text("label", label, "the label of a region, not empty")
         return self._runtime.control.find_region(self, label)
 
     def bind(self, region: RemoteRegion) -> RemoteRegion:

@@ -227,6 +227,10 @@ async def test_a_forked_child_is_told_so_and_the_parent_goes_on(pair: Pair) -> N
             lambda: pair.near.flush().send(None),
             lambda: pair.near.aclose().send(None),
             lambda: operation.wait().send(None) if not operation.done() else pair.near.batch([]),
+            lambda: source.view(),
+            lambda: source.describe(),
+            lambda: pair.peer.route,
+            lambda: pair.near.statistics(),
         ):
             try:
                 call()
@@ -234,11 +238,42 @@ async def test_a_forked_child_is_told_so_and_the_parent_goes_on(pair: Pair) -> N
                 refused += 1
         os._exit(refused)
     _, status = os.waitpid(child, 0)  # noqa: ASYNC222  (it ends at once, and the loop's own watcher must not see it)
-    assert os.waitstatus_to_exitcode(status) == 6
+    assert os.waitstatus_to_exitcode(status) == 10
     await operation
     assert region.view()[-1] == 5
     await pair.near.put(source, remote, signal="after")
     await pair.far.wait_signal("after")
+
+
+async def test_a_forked_child_leaves_with_the_status_that_it_chose() -> None:
+    """`sys.exit` passes through `async with engine`; leaving it in peace does not, and says why."""
+
+    def stay() -> None:
+        pass
+
+    ways: list[tuple[Callable[[], object], str]] = [
+        (lambda: sys.exit(7), "SystemExit(7)"),
+        (stay, "EngineForkedError"),
+    ]
+    for leave, expected in ways:
+        reader, writer = os.pipe()
+        child = 0
+        try:
+            async with Engine():
+                child = os.fork()
+                if child == 0:
+                    leave()
+        except BaseException as error:
+            if child != 0:
+                raise
+            os.write(writer, repr(error).encode())
+        finally:
+            if child == 0:
+                os._exit(0)
+        os.waitpid(child, 0)  # noqa: ASYNC222  (it ends at once, and the loop's own watcher must not see it)
+        os.close(writer)
+        with open(reader, "rb") as answers:  # noqa: ASYNC230  (a pipe whose other end is closed)
+            assert expected in answers.read().decode()
 
 
 async def test_a_subprocess_inherits_nothing(pair: Pair) -> None:

@@ -65,14 +65,21 @@ class Lifecycle:
         self.state = state
         self.home = self.owner if state is LifeState.OPEN else NOWHERE
 
+    @property
+    def is_forked(self) -> bool:
+        """We are in a child of the process that opened it."""
+        return self.state is LifeState.FORKED or (self.state is not LifeState.NEW and self.pid != os.getpid())
+
+    def elsewhere(self, current: object) -> WrongLoopError:
+        """What a call hears that comes on the wrong loop."""
+        return WrongLoopError(owner=repr(self.owner), current="none" if current is None else repr(current))
+
     def refusal(self, current: object) -> HixlAioError:
         """What a call hears that comes on the wrong loop, or at the wrong time."""
-        if self.state is LifeState.FORKED or (self.state is not LifeState.NEW and self.pid != os.getpid()):
+        if self.is_forked:
             return EngineForkedError(owner_pid=self.pid, pid=os.getpid())
         if self.state is LifeState.OPEN:
-            return WrongLoopError(
-                owner=repr(self.owner), current="none" if current is None else repr(current)
-            )
+            return self.elsewhere(current)
         if self.state is LifeState.NEW:
             hint = "Open it with `async with engine:`."
             return ClosedError(what=f"engine {self.name}", state=self.state.value, hint=hint)
