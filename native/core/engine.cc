@@ -22,6 +22,7 @@ bool is_ending(EventKind kind) noexcept {
     case EventKind::accepted:
     case EventKind::refreshed:
     case EventKind::allocated:
+    case EventKind::fault:
       return false;
   }
   return false;
@@ -30,8 +31,9 @@ bool is_ending(EventKind kind) noexcept {
 }  // namespace
 
 Engine::Engine(EngineConfig config, std::unique_ptr<Transport> transport)
-    : slab_(config.max_operations),
-      channel_(slab_.capacity()),
+    : max_strays_(config.max_strays),
+      slab_(config.max_operations),
+      channel_(slab_.capacity() + config.max_strays),
       events_(std::make_unique<EventQueue>()),
       jobs_(std::make_unique<JobThread>()),
       reactor_(std::make_unique<Reactor>()),
@@ -160,7 +162,11 @@ std::size_t Engine::drain_completions(DrainSink& sink, std::size_t limit) {
   while (taken < limit && channel_.pop(&record, 1) == 1) {
     ++taken;
     Op* op = slab_.find(record.handle);
+    if (record.repeats) {
+      strays_in_channel_.fetch_sub(1, std::memory_order_relaxed);
+    }
     if (op == nullptr) {
+      strays_.store(strays_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
       continue;  // a late duplicate matches nothing (INV-9)
     }
     sink.complete(record, *op);
@@ -267,8 +273,9 @@ Transport& Engine::transport() noexcept { return *transport_; }
 
 EngineCounters Engine::counters() const noexcept {
   EngineCounters counters;
-  counters.drained = channel_.popped();
-  counters.completed = std::max(channel_.pushed(), counters.drained);  // two looks, so they may be out of step
+  counters.strays = strays_.load(std::memory_order_relaxed);
+  counters.drained = channel_.popped() - counters.strays;
+  counters.completed = std::max(channel_.pushed() - counters.strays, counters.drained);  // two looks, so they may be out of step
   counters.submitted = std::max(submitted_.load(std::memory_order_relaxed), counters.drained);
   counters.inline_done = inline_done_.load(std::memory_order_relaxed);
   counters.wakeups = channel_.wakeups();
@@ -290,6 +297,19 @@ void Engine::complete(Op& op, Status status, bool quiescent) noexcept {
   record.status = status;
   record.quiescent = quiescent;
   channel_.push(record);  // from here on the slot may be somebody else's
+}
+
+void Engine::complete_again(OpHandle handle, Token token, Status status) noexcept {
+  if (strays_in_channel_.fetch_add(1, std::memory_order_relaxed) >= max_strays_) {
+    strays_in_channel_.fetch_sub(1, std::memory_order_relaxed);
+    return;
+  }
+  CompletionRecord record;
+  record.handle = handle;
+  record.token = token;
+  record.status = status;
+  record.repeats = true;
+  channel_.push(record);
 }
 
 void Engine::raise(Event event) {

@@ -25,6 +25,7 @@ namespace hixl_aio {
 
 struct EngineConfig {
   std::uint32_t max_operations = 65536;  // slots of the slab: accepted and not yet drained
+  std::uint32_t max_strays = 0;          // room for records that repeat others, of a transport that cannot rule them out
 };
 
 // What one drain gives to the caller.
@@ -43,6 +44,7 @@ struct EngineCounters {
   std::uint64_t completed = 0;  // records pushed by native threads, whether or not they were drained
   std::uint64_t drained = 0;
   std::uint64_t inline_done = 0;
+  std::uint64_t strays = 0;   // records that matched no operation
   std::uint64_t wakeups = 0;  // writes to the eventfd by this engine's threads
   std::uint32_t in_flight = 0;
 };
@@ -82,6 +84,8 @@ class Engine final : public TransportHost {
 
   // TransportHost
   void complete(Op& op, Status status, bool quiescent) noexcept override;
+  void complete_again(OpHandle handle, Token token, Status status) noexcept override;
+  void peer_ending(PeerId /*peer*/) noexcept override {}
   void raise(Event event) override;
   void wake_progress() noexcept override;
   int progress_fd() const noexcept override;
@@ -106,6 +110,7 @@ class Engine final : public TransportHost {
   void drain_events(DrainSink& sink);
   bool deliver_held(DrainSink& sink);
 
+  const std::uint32_t max_strays_;
   OpSlab slab_;
   CompletionChannel channel_;
   std::deque<HeldEvent> held_;
@@ -126,6 +131,10 @@ class Engine final : public TransportHost {
   // Written by the loop thread only, read by any: relaxed, they are statistics and order nothing.
   std::atomic<std::uint64_t> submitted_{0};
   std::atomic<std::uint64_t> inline_done_{0};
+  std::atomic<std::uint64_t> strays_{0};  // records that matched nothing
+  // Records of complete_again that lie in the channel. Relaxed: the ring's own room is what counts, this only keeps
+  // enough of it for the others.
+  std::atomic<std::uint32_t> strays_in_channel_{0};
 };
 
 }  // namespace hixl_aio

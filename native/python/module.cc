@@ -5,14 +5,17 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <unordered_map>
 #include <vector>
 
 #include "core/engine.h"
 #include "python/batch.h"
 #include "python/buffers.h"
+#include "python/faults.h"
 #include "python/native_error.h"
 #include "transports/host/host_transport.h"
 
@@ -22,6 +25,8 @@ namespace hixl_aio::python {
 namespace {
 
 using namespace std::string_view_literals;
+
+constexpr std::uint32_t kStrays = 64;  // records that a fault plan may repeat and that nobody has drained yet
 
 constexpr std::pair<const char*, Status> kStatuses[] = {
     {"ok", Status::ok},
@@ -71,7 +76,8 @@ class NativeEngine {
  public:
   NativeEngine(std::string name, const std::vector<std::string>& links, std::uint32_t copy_threads,
                std::uint64_t chunk_nbytes, std::uint64_t inline_nbytes, std::uint32_t max_operations,
-               std::uint32_t max_regions, std::uint32_t signal_capacity, bool allow_ptrace) {
+               std::uint32_t max_regions, std::uint32_t signal_capacity, bool allow_ptrace,
+               const std::optional<std::tuple<bool, bool>>& faults) {
     host::HostConfig config;
     config.name = std::move(name);
     for (const std::string& link : links.empty() ? std::vector<std::string>{"inproc", "shm", "cma", "cooperative"}
@@ -95,7 +101,15 @@ class NativeEngine {
     config.allow_ptrace = allow_ptrace;
     auto transport = std::make_unique<host::HostTransport>(std::move(config));
     host_ = transport.get();
-    engine_ = std::make_unique<Engine>(EngineConfig{max_operations}, std::move(transport));
+    if (faults) {
+      const auto [manual_clock, can_stop] = *faults;
+      auto decorated = std::make_unique<fault::FaultTransport>(std::move(transport),
+                                                               fault::FaultTransport::Config{manual_clock, can_stop});
+      faults_ = decorated.get();
+      engine_ = std::make_unique<Engine>(EngineConfig{max_operations, kStrays}, std::move(decorated));
+    } else {
+      engine_ = std::make_unique<Engine>(EngineConfig{max_operations}, std::move(transport));
+    }
   }
 
   ~NativeEngine() {
@@ -122,6 +136,8 @@ class NativeEngine {
     engine_->close();
   }
   void abandon_after_fork() noexcept { engine_->abandon_after_fork(); }
+  // The plan that was asked for; null if none was.
+  [[nodiscard]] fault::FaultTransport* faults() const noexcept { return faults_; }
   [[nodiscard]] std::string incarnation() const { return host_->incarnation(); }
 
   [[nodiscard]] py::dict capabilities() const {
@@ -153,6 +169,7 @@ class NativeEngine {
     out["inline_done"] = c.inline_done;
     out["wakeups"] = c.wakeups;
     out["in_flight"] = c.in_flight;
+    out["strays"] = c.strays;
     out["regions"] = host_->region_count();
     out["peers"] = host_->peer_count();
     return out;
@@ -342,6 +359,7 @@ class NativeEngine {
   }
 
   host::HostTransport* host_ = nullptr;  // the engine's transport, for what only the host has
+  fault::FaultTransport* faults_ = nullptr;
   std::unique_ptr<Engine> engine_;
   SignalText inline_signal_;  // keeps its capacity from call to call
   std::unordered_map<Token, std::vector<PartSpan>> part_spans_;
@@ -351,11 +369,12 @@ class NativeEngine {
 void bind_engine(py::module_& module) {
   py::class_<NativeEngine>(module, "NativeEngine", py::is_final())
       .def(py::init<std::string, const std::vector<std::string>&, std::uint32_t, std::uint64_t, std::uint64_t,
-                    std::uint32_t, std::uint32_t, std::uint32_t, bool>(),
+                    std::uint32_t, std::uint32_t, std::uint32_t, bool, std::optional<std::tuple<bool, bool>>>(),
            py::arg("name"), py::kw_only(), py::arg("links") = py::tuple(), py::arg("copy_threads") = 1,
            py::arg("chunk_nbytes") = 1U << 20U, py::arg("inline_nbytes") = 64U << 10U,
            py::arg("max_operations") = 65536, py::arg("max_regions") = 131072, py::arg("signal_capacity") = 4096,
-           py::arg("allow_ptrace") = true)
+           py::arg("allow_ptrace") = true, py::arg("faults") = py::none())
+      .def_property_readonly("faults", &NativeEngine::faults, py::return_value_policy::reference_internal)
       .def("start", &NativeEngine::start)
       .def("fileno", &NativeEngine::fileno)
       .def("begin_shutdown", &NativeEngine::begin_shutdown)
@@ -433,10 +452,12 @@ PYBIND11_MODULE(_native, module) {
   module.attr("EVENT_ALLOCATED") = static_cast<int>(EventKind::allocated);
   module.attr("EVENT_REGION_CLOSED") = static_cast<int>(EventKind::region_closed);
   module.attr("EVENT_SHUTDOWN") = static_cast<int>(EventKind::shutdown);
+  module.attr("EVENT_FAULT") = static_cast<int>(EventKind::fault);
   module.attr("KIND_SHARED") = static_cast<int>(MemoryKind::shared);
   module.attr("KIND_HOST") = static_cast<int>(MemoryKind::host);
   module.attr("KIND_DEVICE") = static_cast<int>(MemoryKind::device);
   bind_error(module);
   bind_buffers(module);
+  bind_faults(module);
   bind_engine(module);
 }

@@ -38,6 +38,8 @@ struct ChannelHost final : TransportHost {
   void complete(Op& op, Status status, bool quiescent) noexcept override {
     channel_.push({op.handle, op.token, op.nbytes, status, quiescent});
   }
+  void complete_again(OpHandle, Token, Status) noexcept override {}
+  void peer_ending(PeerId) noexcept override {}
   void raise(Event) override {}
   void wake_progress() noexcept override {}
   int progress_fd() const noexcept override { return -1; }

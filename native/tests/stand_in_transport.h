@@ -90,6 +90,8 @@ class StandInTransport final : public Transport {
   std::atomic<std::uint64_t> posted{0};
   std::atomic<std::uint64_t> progressed{0};
   std::atomic<std::uint64_t> posted_after_shutdown{0};
+  std::atomic<std::uint64_t> sent{0};  // signals of their own
+  std::atomic<Status> last_sent_status{Status::ok};
   std::atomic<int> shutdowns{0};
   TransportHost* host = nullptr;
 
@@ -229,7 +231,11 @@ class StandInTransport final : public Transport {
 
   Status reserve_signal(PeerId) noexcept override { return Status::ok; }
   void unreserve_signal(PeerId) noexcept override {}
-  Status send_signal(PeerId, std::string_view, std::string_view, Status, bool) noexcept override { return Status::ok; }
+  Status send_signal(PeerId, std::string_view, std::string_view, Status status, bool) noexcept override {
+    last_sent_status.store(status);
+    sent.fetch_add(1);
+    return Status::ok;
+  }
   bool drain_signals(SignalSink& sink, std::size_t limit) override {
     if (signals_waiting_.load() == 0) {
       return false;

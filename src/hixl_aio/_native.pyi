@@ -27,6 +27,11 @@ EVENT_REFRESHED: Final = 4
 EVENT_ALLOCATED: Final = 5
 EVENT_REGION_CLOSED: Final = 6
 EVENT_SHUTDOWN: Final = 7
+EVENT_FAULT: Final = 8
+
+# What a rule of a fault plan does, and where it holds an operation.
+FAULT_ACTIONS: Final[dict[str, int]]
+FAULT_POINTS: Final[dict[str, int]]
 
 KIND_SHARED: Final = 0
 KIND_HOST: Final = 1
@@ -72,6 +77,39 @@ class RegionHold:
     def __init__(self, *args: object, **kwargs: object) -> None: ...
 
 @final
+class NativeFaults:
+    """The rules of a fault transport. Only native code makes one; `hixl_aio.testing.FaultPlan` drives it."""
+
+    def __init__(self, *args: object, **kwargs: object) -> None: ...
+    def add_rule(
+        self,
+        action: int,
+        at: int,
+        kind: int,
+        peer: int,
+        min_nbytes: int,
+        signal: str,
+        skip: int,
+        count: int,
+        status: int,
+        quiescent: bool,
+        can_stop: bool,
+        seconds: float,
+        window: int,
+        /,
+    ) -> int: ...
+    def remove_rule(self, rule: int, /) -> None: ...
+    def clear_rules(self) -> None: ...
+    def caught(self, rule: int, /) -> int: ...
+    def hits(self, rule: int, /) -> int: ...
+    def release(self, rule: int, index: int, /) -> int: ...
+    def throttle(self, nbytes_per_second: float, latency: float, /) -> None: ...
+    def advance(self, seconds: float, /) -> None: ...
+    def freeze(self, peer: int, /) -> None: ...
+    def thaw(self, peer: int, /) -> None: ...
+    def pending(self) -> int: ...
+
+@final
 class NativeEngine:
     def __init__(
         self,
@@ -85,8 +123,10 @@ class NativeEngine:
         max_regions: int = 131072,
         signal_capacity: int = 4096,
         allow_ptrace: bool = True,
+        faults: tuple[bool, bool] | None = None,
     ) -> None:
-        """`links`: allowed kinds, from inproc, shm, cma, cooperative; empty: all of them."""
+        """`links`: allowed kinds, from inproc, shm, cma, cooperative; empty: all of them. `faults`: put a
+        fault transport in front, with (manual clock, operations can be stopped)."""
 
     # life
     def start(self, address: str, /) -> str:
@@ -99,6 +139,9 @@ class NativeEngine:
     @property
     def incarnation(self) -> str: ...
     @property
+    def faults(self) -> NativeFaults | None:
+        """The fault transport that was asked for."""
+    @property
     def capabilities(self) -> dict[str, object]:
         """What the transport can do.
 
@@ -107,7 +150,7 @@ class NativeEngine:
         memory_device.
         """
     def counters(self) -> dict[str, int]:
-        """submitted, completed, drained, inline_done, wakeups, in_flight, regions, peers."""
+        """submitted, completed, drained, inline_done, wakeups, in_flight, strays, regions, peers."""
 
     # control plane: each answers with one event that carries the token
     def connect(self, token: int, address: str, timeout: float, /) -> None: ...

@@ -89,6 +89,7 @@ struct CompletionRecord {
   Status status = Status::ok;
   // The transport has let go of the memory (INV-2). False only for transports that cannot know.
   bool quiescent = true;
+  bool repeats = false;  // from TransportHost::complete_again
 };
 
 struct RegionInfo {
@@ -135,6 +136,7 @@ enum class EventKind : std::uint8_t {
   allocated = 5,      // token, status + text, region
   region_closed = 6,  // token, status
   shutdown = 7,       // token
+  fault = 8,          // peer: the rule of a fault plan that has caught an operation
 };
 
 // Control-plane news: rare, so strings are welcome.

@@ -1,0 +1,945 @@
+// See fault_transport.h.
+#include "transports/fault/fault_transport.h"
+
+#include <sys/epoll.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <utility>
+
+#include "core/reactor.h"
+
+namespace hixl_aio::fault {
+namespace {
+
+constexpr double kNever = std::numeric_limits<double>::infinity();
+constexpr RuleId kPacing = 0;  // no rule: the operation waits because of a throttle or a frozen peer
+
+bool is_waiting(const Rule& rule) noexcept {
+  return rule.action == Action::hold || rule.action == Action::delay || rule.action == Action::reorder;
+}
+
+void take_signal(Op& op, SignalText& out) {
+  if (op.signal.present) {
+    out = op.signal;
+    op.signal.present = false;
+  }
+}
+
+// Splits the first run that has two bytes: its first half goes to `part`, the rest stays. False: there is none.
+bool split(Op& op, Op& part) {
+  for (Run& run : op.runs) {
+    const std::uint64_t nbytes = run.nbytes / 2;
+    if (nbytes == 0) {
+      continue;
+    }
+    Run first = run;
+    first.nbytes = nbytes;
+    part.runs.push_back(first);
+    run.local += nbytes;
+    run.remote_offset += nbytes;
+    run.nbytes -= nbytes;
+    return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+FaultTransport::FaultTransport(std::unique_ptr<Transport> inner, Config config)
+    : inner_(std::move(inner)), config_(config), capabilities_(inner_->capabilities()) {
+  capabilities_.can_stop = capabilities_.can_stop && config_.can_stop;
+  capabilities_.always_quiescent = false;
+}
+
+FaultTransport::~FaultTransport() { shutdown(); }
+
+// ---- the plan
+
+RuleId FaultTransport::add_rule(Rule rule) {
+  const std::lock_guard lock(mutex_);
+  rule.id = next_rule_++;
+  rules_.push_back(rule);
+  update_active();
+  return rule.id;
+}
+
+void FaultTransport::remove_rule(RuleId rule) {
+  const std::lock_guard lock(mutex_);
+  for (Rule& one : rules_) {
+    if (one.id == rule) {
+      one.count = 0;  // it stays, for its number of hits
+    }
+  }
+  update_active();
+}
+
+void FaultTransport::clear_rules() {
+  const std::lock_guard lock(mutex_);
+  rules_.clear();
+  update_active();
+}
+
+std::uint64_t FaultTransport::hits(RuleId rule) {
+  const std::lock_guard lock(mutex_);
+  for (const Rule& one : rules_) {
+    if (one.id == rule) {
+      return one.hits;
+    }
+  }
+  return 0;
+}
+
+std::vector<FaultTransport::Entry*> FaultTransport::held_by(RuleId rule) {
+  std::vector<Entry*> held;
+  for (auto& [op, entry] : entries_) {
+    const bool holds = (entry->phase == Phase::waiting && is_waiting(entry->rule)) || entry->phase == Phase::half ||
+                       entry->phase == Phase::landed || entry->phase == Phase::signalled || entry->phase == Phase::lost;
+    if (entry->rule.id == rule && holds && !entry->released) {
+      held.push_back(entry.get());
+    }
+  }
+  std::sort(held.begin(), held.end(), [](const Entry* a, const Entry* b) { return a->order < b->order; });
+  return held;
+}
+
+std::size_t FaultTransport::caught(RuleId rule) {
+  const std::lock_guard lock(mutex_);
+  const auto is_ours = [rule](const Ghost& ghost) { return ghost.rule == rule && !ghost.posted; };
+  return held_by(rule).size() + static_cast<std::size_t>(std::count_if(ghosts_.begin(), ghosts_.end(), is_ours));
+}
+
+std::size_t FaultTransport::pending() {
+  const std::lock_guard lock(mutex_);
+  return entries_.size() + ghosts_.size() + late_signals_.size();
+}
+
+std::size_t FaultTransport::release_held(RuleId rule, std::int64_t index) {
+  Steps steps;
+  std::size_t count = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    std::vector<Entry*> held = held_by(rule);
+    std::int64_t place = 0;
+    for (Entry* entry : held) {
+      if (index < 0 || place == index) {
+        ++count;
+        let_go(*entry, steps);
+      }
+      ++place;
+    }
+    for (Ghost& ghost : ghosts_) {
+      if (ghost.rule == rule && !ghost.released) {
+        if (index < 0 || place == index) {
+          ++count;
+          ghost.released = true;
+        }
+        ++place;
+      }
+    }
+  }
+  run(steps);
+  send_due_signals();
+  if (count > 0) {
+    wake();
+  }
+  return count;
+}
+
+void FaultTransport::throttle(double nbytes_per_second, double latency) {
+  const std::lock_guard lock(mutex_);
+  nbytes_per_second_ = nbytes_per_second;
+  latency_ = latency;
+  update_active();
+}
+
+void FaultTransport::advance(double seconds) {
+  // Relaxed: whoever is woken by what follows takes the lock before it looks at the time.
+  manual_nanoseconds_.fetch_add(static_cast<std::uint64_t>(seconds * 1e9), std::memory_order_relaxed);
+  send_due_signals();
+  wake();
+}
+
+void FaultTransport::freeze(PeerId peer) {
+  const std::lock_guard lock(mutex_);
+  frozen_.insert(peer);
+  update_active();
+}
+
+void FaultTransport::thaw(PeerId peer) {
+  {
+    const std::lock_guard lock(mutex_);
+    frozen_.erase(peer);
+    for (auto& [op, entry] : entries_) {
+      if (entry->rule.id == kPacing && entry->op->peer == peer && entry->due == kNever) {
+        entry->due = 0.0;
+      }
+    }
+    update_active();
+  }
+  wake();
+  ring_loop();  // for the signals that stood still
+}
+
+void FaultTransport::update_active() noexcept {
+  const bool picks = std::any_of(rules_.begin(), rules_.end(),
+                                 [](const Rule& rule) { return rule.count > 0 && !rule.is_for_signals(); });
+  const bool paced = nbytes_per_second_ > 0 || latency_ > 0;
+  active_.store(picks || paced || !frozen_.empty() || !latched_.empty(), std::memory_order_relaxed);
+}
+
+double FaultTransport::now() const noexcept {
+  if (config_.manual_clock) {
+    // Relaxed: a clock, it orders nothing.
+    return static_cast<double>(manual_nanoseconds_.load(std::memory_order_relaxed)) * 1e-9;
+  }
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// ---- life
+
+Status FaultTransport::start(TransportHost& host, const std::string& address, std::string& bound, std::string& error) {
+  host_ = &host;
+  timer_fd_ = ::timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
+  if (timer_fd_ < 0) {
+    error = "no descriptor is left for the timer of the fault plan";
+    return Status::resource_exhausted;
+  }
+  if (const Status status = inner_->start(*this, address, bound, error); !ok(status)) {
+    return status;
+  }
+  return host.reactor().watch(timer_fd_, EPOLLIN, [this, timer = timer_fd_](std::uint32_t) {
+    std::uint64_t times = 0;
+    static_cast<void>(!::read(timer, &times, sizeof times));
+    wake();
+    ring_loop();
+  });
+}
+
+void FaultTransport::shutdown() noexcept {
+  Steps steps;
+  {
+    const std::lock_guard lock(mutex_);
+    ending_ = true;
+    for (auto& [op, entry] : entries_) {
+      if (entry->phase != Phase::moving && entry->phase != Phase::moving_half) {
+        entry->status = entry->phase == Phase::lost ? Status::lost : Status::closed;
+        entry->quiescent = true;
+        steps.finish.push_back(std::move(entry));
+      }
+    }
+    std::erase_if(entries_, [](const auto& item) { return item.second == nullptr; });
+    late_signals_.clear();
+    drop_ghosts([](const Ghost&) { return true; }, steps);
+  }
+  run(steps);
+  inner_->shutdown();
+  if (host_ == nullptr) {
+    return;
+  }
+  int timer = -1;
+  {
+    const std::lock_guard lock(mutex_);
+    timer = std::exchange(timer_fd_, -1);
+  }
+  if (timer >= 0) {
+    host_->reactor().unwatch(timer);
+    ::close(timer);
+  }
+}
+
+void FaultTransport::abandon_after_fork() noexcept {
+  inner_->abandon_after_fork();
+  if (timer_fd_ >= 0) {
+    ::close(std::exchange(timer_fd_, -1));
+  }
+}
+
+// ---- operations going down
+
+const Rule* FaultTransport::match(OpKind kind, PeerId peer, std::uint64_t nbytes) {
+  for (Rule& rule : rules_) {
+    // A signal of its own is picked only by a rule that asks for signals.
+    const bool same_kind = rule.kind < 0 ? kind != OpKind::signal : rule.kind == static_cast<int>(kind);
+    const bool fits = !rule.is_for_signals() && same_kind && (rule.peer == 0 || rule.peer == peer) &&
+                      nbytes >= rule.min_nbytes;
+    if (fits && rule.picks()) {
+      update_active();
+      return &rule;
+    }
+  }
+  return nullptr;
+}
+
+std::uint64_t FaultTransport::nbytes_of(const Op& op) noexcept {
+  std::uint64_t nbytes = 0;
+  for (const Run& run : op.runs) {
+    nbytes += run.nbytes;
+  }
+  return nbytes;
+}
+
+Status FaultTransport::admit(Op& op) noexcept {
+  Rule picked;
+  bool hit = false;
+  {
+    const std::lock_guard lock(mutex_);
+    if (latched_.contains(op.peer)) {
+      picked.action = Action::latch;
+      hit = true;
+    } else if (const Rule* rule = match(op.kind, op.peer, nbytes_of(op))) {
+      picked = *rule;
+      hit = true;
+    } else if (frozen_.contains(op.peer)) {
+      picked.id = kPacing;
+      picked.action = Action::hold;
+      hit = true;
+    } else if (nbytes_per_second_ > 0 || latency_ > 0) {
+      picked.id = kPacing;
+      picked.action = Action::delay;
+      hit = true;
+    }
+  }
+  if (!hit) {
+    return inner_->admit(op);
+  }
+  if (picked.action == Action::refuse) {
+    if (picked.status == Status::queue_full) {
+      ring_loop();  // so that the core tries again: no record of ours may be under way that would make it
+    }
+    return picked.status;
+  }
+  return admit_with(picked, op);
+}
+
+Status FaultTransport::admit_with(const Rule& rule, Op& op) {
+  auto entry = std::make_unique<Entry>();
+  entry->op = &op;
+  entry->rule = rule;
+  std::unique_ptr<Op> part;
+  if ((rule.action == Action::hold && rule.at == HoldPoint::half) || rule.action == Action::lie) {
+    part = std::make_unique<Op>();
+    part->peer = op.peer;
+    part->kind = op.kind;
+    if (rule.action == Action::lie) {
+      part->runs = op.runs;
+    } else if (!split(op, *part)) {
+      entry->rule.at = HoldPoint::posted;  // there are no two halves
+      part.reset();
+    }
+  }
+  if (const Status status = inner_->admit(op); !ok(status)) {
+    return status;
+  }
+  if (part != nullptr) {
+    if (const Status status = inner_->admit(*part); !ok(status)) {
+      inner_->release(op);
+      return status;
+    }
+  }
+  const std::lock_guard lock(mutex_);
+  if (rule.action == Action::delay) {
+    // From the call, so that the threads' own pace does not show.
+    entry->due = rule.id == kPacing ? pace(op) : now() + rule.seconds;
+  }
+  if (part != nullptr && rule.action == Action::lie) {
+    ghosts_.push_back({rule.id, next_order_++, std::move(part), false, false});
+  } else {
+    entry->half = std::move(part);
+  }
+  entries_.emplace(&op, std::move(entry));
+  return Status::ok;
+}
+
+void FaultTransport::release(Op& op) noexcept { inner_->release(op); }
+
+Status FaultTransport::transfer_now(PeerId peer, const Run& run, const SignalText* signal, bool reserved) noexcept {
+  if (active_.load(std::memory_order_relaxed)) {
+    return Status::would_block;  // so that it comes by as an operation
+  }
+  return inner_->transfer_now(peer, run, signal, reserved);
+}
+
+void FaultTransport::post(Op& op) noexcept {
+  Steps steps;
+  std::vector<RuleId> told;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = entries_.find(&op);
+    if (found != entries_.end()) {
+      begin(*found->second, steps, told);
+    } else {
+      steps.post.push_back(&op);
+    }
+  }
+  run(steps);
+  tell(told);
+  arm();
+}
+
+// When the throttled link has carried the operation.
+double FaultTransport::pace(const Op& op) {
+  double& free_at = free_at_[op.peer];
+  const double cost = nbytes_per_second_ > 0 ? static_cast<double>(nbytes_of(op)) / nbytes_per_second_ : 0.0;
+  free_at = std::max(now(), free_at) + cost;
+  return free_at + latency_;
+}
+
+// Under the lock: a picked operation has been posted.
+void FaultTransport::begin(Entry& entry, Steps& steps, std::vector<RuleId>& told) {
+  Op& op = *entry.op;
+  if (ending_peers_.contains(op.peer)) {
+    entry.phase = Phase::moving;  // the inner transport fails it, touching nothing
+    steps.post.push_back(&op);
+    return;
+  }
+  switch (entry.rule.action) {
+    case Action::hold:
+      begin_hold(entry, steps, told);
+      break;
+    case Action::delay:
+      wait(entry, entry.due, told);
+      break;
+    case Action::reorder:
+      wait(entry, kNever, told);
+      reverse_window(entry.rule, steps);
+      break;
+    case Action::latch:
+      latched_.insert(op.peer);
+      update_active();
+      begin_finish(entry, Status::failed, false, steps);
+      break;
+    case Action::fail:
+    case Action::lie:
+      begin_finish(entry, entry.rule.status, entry.rule.action == Action::fail && entry.rule.quiescent, steps);
+      if (entry.rule.action == Action::lie) {
+        told.push_back(entry.rule.id);
+      }
+      break;
+    case Action::lose:
+    case Action::duplicate:
+    case Action::refuse:
+    case Action::drop_signal:
+    case Action::duplicate_signal:
+      entry.phase = Phase::moving;
+      steps.post.push_back(&op);
+      break;
+  }
+}
+
+void FaultTransport::begin_hold(Entry& entry, Steps& steps, std::vector<RuleId>& told) {
+  switch (entry.rule.at) {
+    case HoldPoint::posted:
+      wait(entry, kNever, told);
+      break;
+    case HoldPoint::half:
+      entry.phase = Phase::moving_half;
+      halves_.emplace(entry.half.get(), entry.op);
+      steps.post.push_back(entry.half.get());
+      break;
+    case HoldPoint::landed:
+    case HoldPoint::signalled:
+      take_signal(*entry.op, entry.signal);
+      entry.phase = Phase::moving;
+      steps.post.push_back(entry.op);
+      break;
+  }
+}
+
+void FaultTransport::wait(Entry& entry, double due, std::vector<RuleId>& told) {
+  entry.phase = Phase::waiting;
+  entry.due = due;
+  entry.order = next_order_++;
+  if (due == kNever && entry.rule.id != kPacing) {
+    told.push_back(entry.rule.id);
+  }
+}
+
+void FaultTransport::reverse_window(const Rule& rule, Steps& steps) {
+  std::vector<Entry*> held = held_by(rule.id);
+  if (held.size() < rule.window) {
+    return;
+  }
+  for (auto entry = held.rbegin(); entry != held.rend(); ++entry) {
+    (*entry)->phase = Phase::moving;
+    steps.post.push_back((*entry)->op);
+  }
+}
+
+bool FaultTransport::progress() noexcept {
+  Steps steps;
+  {
+    const std::lock_guard lock(mutex_);
+    collect(steps);
+  }
+  const bool any = !steps.post.empty() || !steps.finish.empty();
+  run(steps);
+  arm();
+  return inner_->progress() || any;
+}
+
+// Under the lock: what has been released, is due, is asked to stop, or has lost its peer.
+void FaultTransport::collect(Steps& steps) {
+  std::vector<Entry*> going;
+  const double time = now();
+  for (auto& [op, entry] : entries_) {
+    if (entry->phase == Phase::waiting || entry->phase == Phase::half) {
+      going.push_back(entry.get());
+    }
+  }
+  std::sort(going.begin(), going.end(),
+            [](const Entry* a, const Entry* b) { return std::pair(a->due, a->order) < std::pair(b->due, b->order); });
+  for (Entry* entry : going) {
+    const bool stops = config_.can_stop && entry->rule.can_stop;
+    // Relaxed: it carries no data.
+    if (stops && entry->op->stop_requested.load(std::memory_order_relaxed)) {
+      begin_finish(*entry, Status::stopped, true, steps);
+    } else if (entry->due <= time || ending_peers_.contains(entry->op->peer)) {
+      entry->phase = Phase::moving;
+      steps.post.push_back(entry->op);
+    }
+  }
+  for (Ghost& ghost : ghosts_) {
+    if (ghost.released && !ghost.posted) {
+      ghost.posted = true;
+      steps.post.push_back(ghost.op.get());
+    }
+  }
+}
+
+// Under the lock: a held entry may go on.
+void FaultTransport::let_go(Entry& entry, Steps& steps) {
+  entry.released = true;
+  switch (entry.phase) {
+    case Phase::waiting:
+    case Phase::half:
+      entry.due = 0.0;  // the progress thread takes it from here
+      break;
+    case Phase::landed:
+    case Phase::signalled:
+    case Phase::lost:
+      begin_finish(entry, entry.status, entry.quiescent, steps);
+      break;
+    case Phase::admitted:
+    case Phase::moving_half:
+    case Phase::moving:
+    case Phase::signalling:
+      break;
+  }
+}
+
+// Under the lock: the signal, if we have it, then the record.
+void FaultTransport::begin_finish(Entry& entry, Status status, bool quiescent, Steps& steps) {
+  entry.status = status;
+  entry.quiescent = quiescent;
+  if (entry.phase != Phase::signalled && entry.phase != Phase::lost) {
+    take_signal(*entry.op, entry.signal);
+  }
+  if (entry.signal.present && !ending_ && !ending_peers_.contains(entry.op->peer)) {
+    entry.phase = Phase::signalling;
+    entry.finishing = true;
+    late_signals_.push_back({now(), entry.op->peer, entry.op, entry.signal, status});
+    steps.wake_loop = true;
+    return;
+  }
+  const auto found = entries_.find(entry.op);
+  steps.finish.push_back(std::move(found->second));
+  entries_.erase(found);
+}
+
+void FaultTransport::run(Steps& steps) {
+  for (Op* op : steps.post) {
+    inner_->post(*op);
+  }
+  for (const std::unique_ptr<Op>& ghost : steps.drop) {
+    inner_->release(*ghost);
+  }
+  for (const std::unique_ptr<Entry>& entry : steps.finish) {
+    finish(*entry);
+  }
+  if (steps.wake_progress) {
+    wake();
+  }
+  if (steps.wake_loop) {
+    ring_loop();
+  }
+}
+
+void FaultTransport::finish(Entry& entry) {
+  if (entry.half != nullptr && entry.half->target != nullptr) {
+    inner_->release(*entry.half);  // it was never posted, or has come back
+  }
+  const OpHandle handle = entry.op->handle;
+  const Token token = entry.op->token;
+  host_->complete(*entry.op, entry.status, entry.quiescent);
+  if (entry.rule.action == Action::duplicate) {
+    host_->complete_again(handle, token, entry.status);
+  }
+}
+
+void FaultTransport::tell(const std::vector<RuleId>& told) {
+  for (const RuleId rule : told) {
+    Event event;
+    event.kind = EventKind::fault;
+    event.peer = rule;
+    host_->raise(std::move(event));
+  }
+}
+
+void FaultTransport::wake() {
+  if (host_ != nullptr) {
+    host_->wake_progress();
+  }
+}
+
+void FaultTransport::ring_loop() noexcept {
+  if (host_ != nullptr) {
+    const std::uint64_t one = 1;
+    static_cast<void>(!::write(host_->loop_fd(), &one, sizeof one));
+  }
+}
+
+void FaultTransport::arm() {
+  const std::lock_guard lock(mutex_);
+  if (config_.manual_clock || timer_fd_ < 0) {
+    return;
+  }
+  double due = kNever;
+  for (const auto& [op, entry] : entries_) {
+    if (entry->phase == Phase::waiting) {
+      due = std::min(due, entry->due);
+    }
+  }
+  for (const LateSignal& late : late_signals_) {
+    due = std::min(due, late.due);
+  }
+  itimerspec time{};
+  if (due != kNever) {
+    const double left = std::max(due - now(), 1e-9);
+    time.it_value.tv_sec = static_cast<time_t>(left);
+    time.it_value.tv_nsec = std::max<long>(1, static_cast<long>((left - std::floor(left)) * 1e9));
+  }
+  ::timerfd_settime(timer_fd_, 0, &time, nullptr);
+}
+
+// ---- operations coming up
+
+void FaultTransport::complete(Op& op, Status status, bool quiescent) noexcept {
+  Steps steps;
+  std::vector<RuleId> told;
+  bool pass = false;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto half = halves_.find(&op);
+    const auto ghost = std::find_if(ghosts_.begin(), ghosts_.end(), [&op](const Ghost& g) { return g.op.get() == &op; });
+    const auto found = entries_.find(&op);
+    if (half != halves_.end()) {
+      Entry& entry = *entries_.at(half->second);
+      halves_.erase(half);
+      half_moved(entry, status, quiescent, steps, told);
+    } else if (ghost != ghosts_.end()) {
+      steps.drop.push_back(std::move(ghost->op));
+      ghosts_.erase(ghost);
+    } else if (found != entries_.end()) {
+      moved(*found->second, status, quiescent, steps, told);
+    } else {
+      pass = true;
+    }
+  }
+  if (pass) {
+    host_->complete(op, status, quiescent);
+    return;
+  }
+  run(steps);
+  tell(told);
+}
+
+void FaultTransport::half_moved(Entry& entry, Status status, bool quiescent, Steps& steps, std::vector<RuleId>& told) {
+  entry.op->moved_nbytes = entry.half->moved_nbytes;
+  const bool over = ending_ || ending_peers_.contains(entry.op->peer);
+  if (!ok(status) || over) {
+    begin_finish(entry, ok(status) ? (ending_ ? Status::closed : Status::peer_lost) : status, quiescent, steps);
+    return;
+  }
+  wait(entry, kNever, told);
+  entry.phase = Phase::half;
+  steps.wake_progress = true;  // a stop may have been asked for while the first half moved
+}
+
+// Under the lock: the inner transport has let go of a picked operation.
+void FaultTransport::moved(Entry& entry, Status status, bool quiescent, Steps& steps, std::vector<RuleId>& told) {
+  const bool keeps = ok(status) && !ending_ && !ending_peers_.contains(entry.op->peer);
+  const bool holds = entry.rule.action == Action::hold && !entry.released;
+  entry.status = status;
+  entry.quiescent = quiescent;
+  if (keeps && holds && (entry.rule.at == HoldPoint::landed || entry.rule.at == HoldPoint::signalled)) {
+    entry.order = next_order_++;
+    if (entry.rule.at == HoldPoint::signalled && entry.signal.present) {
+      entry.phase = Phase::signalling;
+      late_signals_.push_back({now(), entry.op->peer, entry.op, entry.signal, status});
+      steps.wake_loop = true;
+      return;
+    }
+    entry.phase = entry.rule.at == HoldPoint::landed ? Phase::landed : Phase::signalled;
+    told.push_back(entry.rule.id);
+    return;
+  }
+  if (keeps && entry.rule.action == Action::lose) {
+    entry.phase = Phase::lost;
+    entry.order = next_order_++;
+    entry.signal.present = false;
+    told.push_back(entry.rule.id);
+    return;
+  }
+  entry.op->signal.present = false;  // the inner transport has sent it
+  begin_finish(entry, status, quiescent, steps);
+}
+
+void FaultTransport::complete_again(OpHandle handle, Token token, Status status) noexcept {
+  host_->complete_again(handle, token, status);
+}
+
+void FaultTransport::peer_ending(PeerId peer) noexcept {
+  end_peer(peer);
+  host_->peer_ending(peer);
+}
+
+void FaultTransport::raise(Event event) {
+  if (event.peer != 0 && (event.kind == EventKind::peer_down || event.kind == EventKind::disconnected)) {
+    end_peer(event.peer);
+    const std::lock_guard lock(mutex_);
+    latched_.erase(event.peer);
+    frozen_.erase(event.peer);
+    free_at_.erase(event.peer);
+    update_active();
+  }
+  host_->raise(std::move(event));
+}
+
+// A link is torn down: that is the proof for all that was kept, and nothing of it is posted any more.
+void FaultTransport::end_peer(PeerId peer) {
+  Steps steps;
+  {
+    const std::lock_guard lock(mutex_);
+    ending_peers_.insert(peer);
+    for (auto& [op, entry] : entries_) {
+      const bool kept = entry->phase == Phase::landed || entry->phase == Phase::signalling ||
+                        entry->phase == Phase::signalled || entry->phase == Phase::lost;
+      if (op->peer == peer && kept) {
+        if (entry->phase == Phase::lost || ok(entry->status)) {
+          entry->status = entry->phase == Phase::lost ? Status::lost : Status::peer_lost;
+        }
+        entry->quiescent = true;
+        steps.finish.push_back(std::move(entry));
+      }
+    }
+    std::erase_if(entries_, [](const auto& item) { return item.second == nullptr; });
+    std::erase_if(late_signals_, [peer](const LateSignal& late) { return late.peer == peer; });
+    drop_ghosts([peer](const Ghost& ghost) { return ghost.op->peer == peer; }, steps);
+  }
+  run(steps);
+  wake();  // what has not moved is failed by the inner transport
+}
+
+template <typename Which>
+void FaultTransport::drop_ghosts(Which which, Steps& steps) {
+  for (Ghost& ghost : ghosts_) {
+    if (!ghost.posted && which(ghost)) {
+      steps.drop.push_back(std::move(ghost.op));
+    }
+  }
+  std::erase_if(ghosts_, [](const Ghost& ghost) { return ghost.op == nullptr; });
+}
+
+// ---- signals
+
+Status FaultTransport::send_signal(PeerId peer, std::string_view name, std::string_view payload, Status status,
+                                   bool reserved) noexcept {
+  double latency = 0.0;
+  {
+    const std::lock_guard lock(mutex_);
+    latency = latency_;
+    if (const Rule* rule = ok(status) ? match(OpKind::signal, peer, 0) : nullptr; rule != nullptr) {
+      return rule->status;  // whatever the rule says: a signal of its own can only be refused
+    }
+  }
+  if (latency <= 0) {
+    return inner_->send_signal(peer, name, payload, status, reserved);
+  }
+  if (!reserved) {
+    if (const Status place = inner_->reserve_signal(peer); !ok(place)) {
+      return place;
+    }
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    late_signals_.push_back(
+        {now() + latency, peer, nullptr, {true, std::string(name), std::string(payload)}, status});
+  }
+  arm();
+  return Status::ok;
+}
+
+// Loop thread.
+void FaultTransport::send_due_signals() {
+  for (;;) {
+    LateSignal late;
+    {
+      const std::lock_guard lock(mutex_);
+      const double time = now();
+      const auto due = std::find_if(late_signals_.begin(), late_signals_.end(),
+                                    [time](const LateSignal& one) { return one.due <= time; });
+      if (due == late_signals_.end()) {
+        break;
+      }
+      late = std::move(*due);
+      late_signals_.erase(due);
+    }
+    static_cast<void>(inner_->send_signal(late.peer, late.text.name, late.text.payload, late.status, true));
+    if (late.op != nullptr) {
+      signal_sent(*late.op);
+    }
+  }
+  arm();
+}
+
+void FaultTransport::signal_sent(Op& op) {
+  Steps steps;
+  std::vector<RuleId> told;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = entries_.find(&op);
+    if (found == entries_.end() || found->second->phase != Phase::signalling) {
+      return;  // its peer went meanwhile
+    }
+    Entry& entry = *found->second;
+    entry.signal.present = false;
+    entry.phase = Phase::signalled;
+    if (entry.finishing) {
+      begin_finish(entry, entry.status, entry.quiescent, steps);
+    } else {
+      told.push_back(entry.rule.id);
+    }
+  }
+  run(steps);
+  tell(told);
+}
+
+// Between the inner transport and the core: what arrives.
+class FaultTransport::Filter final : public SignalSink {
+ public:
+  Filter(FaultTransport& owner, SignalSink& sink) : owner_(owner), sink_(sink) {}
+  void take(const SignalRecord& record) override {
+    int copies = 1;
+    {
+      const std::lock_guard lock(owner_.mutex_);
+      if (owner_.frozen_.contains(record.peer)) {
+        owner_.frozen_signals_[record.peer].push_back(record);
+        return;
+      }
+      for (Rule& rule : owner_.rules_) {
+        const bool fits = rule.is_for_signals() && (rule.peer == 0 || rule.peer == record.peer) &&
+                          (rule.signal.empty() || rule.signal == record.name);
+        if (fits && rule.picks()) {
+          copies = rule.action == Action::drop_signal ? 0 : 2;
+          break;
+        }
+      }
+    }
+    for (; copies > 0; --copies) {
+      sink_.take(record);
+    }
+  }
+
+ private:
+  FaultTransport& owner_;
+  SignalSink& sink_;
+};
+
+bool FaultTransport::drain_signals(SignalSink& sink, std::size_t limit) {
+  send_due_signals();
+  std::deque<SignalRecord> thawed;
+  {
+    const std::lock_guard lock(mutex_);
+    for (auto& [peer, records] : frozen_signals_) {
+      if (!frozen_.contains(peer)) {
+        std::move(records.begin(), records.end(), std::back_inserter(thawed));
+        records.clear();
+      }
+    }
+    std::erase_if(frozen_signals_, [](const auto& item) { return item.second.empty(); });
+  }
+  for (const SignalRecord& record : thawed) {
+    sink.take(record);
+  }
+  Filter filter(*this, sink);
+  return inner_->drain_signals(filter, limit);
+}
+
+void FaultTransport::drain_peer_signals(PeerId peer, SignalSink& sink) {
+  std::deque<SignalRecord> kept;
+  {
+    const std::lock_guard lock(mutex_);
+    frozen_.erase(peer);
+    if (const auto found = frozen_signals_.find(peer); found != frozen_signals_.end()) {
+      kept.swap(found->second);
+      frozen_signals_.erase(found);
+    }
+  }
+  for (const SignalRecord& record : kept) {
+    sink.take(record);
+  }
+  Filter filter(*this, sink);
+  inner_->drain_peer_signals(peer, filter);
+}
+
+// ---- the rest is the inner transport's
+
+void FaultTransport::connect(Token token, const std::string& address, double timeout) {
+  inner_->connect(token, address, timeout);
+}
+void FaultTransport::disconnect(Token token, PeerId peer, bool abort) { inner_->disconnect(token, peer, abort); }
+void FaultTransport::refresh(Token token, PeerId peer) { inner_->refresh(token, peer); }
+void FaultTransport::allocate(Token token, const RegionSpec& spec) { inner_->allocate(token, spec); }
+void FaultTransport::register_memory(Token token, const RegionSpec& spec) { inner_->register_memory(token, spec); }
+void FaultTransport::close_region(Token token, std::uint32_t region, double timeout) {
+  inner_->close_region(token, region, timeout);
+}
+bool FaultTransport::find_region(PeerId peer, std::string_view label, RegionInfo& out) {
+  return inner_->find_region(peer, label, out);
+}
+bool FaultTransport::peer_info(PeerId peer, PeerInfo& out) {
+  if (!inner_->peer_info(peer, out)) {
+    return false;
+  }
+  const std::lock_guard lock(mutex_);
+  if (nbytes_per_second_ > 0 || latency_ > 0) {
+    char text[96];
+    std::snprintf(text, sizeof text, "; throttled by a fault plan: %.6g bytes/s, %.6g s latency", nbytes_per_second_,
+                  latency_);
+    for (LinkInfo& link : out.route) {
+      link.reason += text;
+    }
+  }
+  return true;
+}
+std::shared_ptr<void> FaultTransport::hold_region(std::uint32_t region) { return inner_->hold_region(region); }
+Status FaultTransport::reserve_signal(PeerId peer) noexcept { return inner_->reserve_signal(peer); }
+void FaultTransport::unreserve_signal(PeerId peer) noexcept { inner_->unreserve_signal(peer); }
+void FaultTransport::forget_peer(PeerId peer) {
+  inner_->forget_peer(peer);
+  const std::lock_guard lock(mutex_);
+  ending_peers_.erase(peer);
+}
+void FaultTransport::signals_taken(PeerId peer, std::uint32_t count) noexcept { inner_->signals_taken(peer, count); }
+void FaultTransport::wake_progress() noexcept { host_->wake_progress(); }
+int FaultTransport::progress_fd() const noexcept { return host_->progress_fd(); }
+int FaultTransport::loop_fd() const noexcept { return host_->loop_fd(); }
+Reactor& FaultTransport::reactor() noexcept { return host_->reactor(); }
+JobThread& FaultTransport::jobs() noexcept { return host_->jobs(); }
+
+}  // namespace hixl_aio::fault
