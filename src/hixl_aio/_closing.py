@@ -155,6 +155,8 @@ def _forget(runtime: Runtime) -> None:
     runtime.mail.inbox.clear()
     runtime.regions.forget_all()
     runtime.data.close()
+    if runtime.faults is not None:
+        runtime.faults.detach()
     runtime.life.advance(LifeState.CLOSED)
     del runtime.native
     log("info", "engine closed", name=runtime.name)

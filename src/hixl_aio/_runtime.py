@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from hixl_aio._bridge.base import Bridge
     from hixl_aio._core.gate import Gate
     from hixl_aio._core.optable import Operation
+    from hixl_aio._faults import FaultListener
     from hixl_aio._native import NativeEngine
     from hixl_aio._records import EventTuple
     from hixl_aio.options import EngineOptions, Environment
@@ -69,6 +70,7 @@ class Runtime:
         "data",
         "debug",
         "environment",
+        "faults",
         "incarnation",
         "life",
         "mail",
@@ -100,6 +102,7 @@ class Runtime:
         self.mail = MailRoom(self)
         self.data = DataPlane(self)
         self.closing_gate: Gate | None = None
+        self.faults: FaultListener | None = None  # set before it opens, by hixl_aio.testing
 
     # ---- life
 
@@ -175,6 +178,8 @@ class Runtime:
         self.capabilities_found = Capabilities.from_native(native.capabilities)
         self.current = self.bridge.current
         self.data.open(native)
+        if self.faults is not None and native.faults is not None:
+            self.faults.attach(self, native.faults)
         self.bridge.watch(native.fileno(), self.on_readable)
         life.advance(LifeState.OPEN)
         _remember_for_fork(self)
@@ -197,6 +202,7 @@ class Runtime:
             max_regions=options.max_regions,
             signal_capacity=options.signal_capacity,
             allow_ptrace=options.allow_ptrace,
+            faults=None if self.faults is None else self.faults.settings,
         )
 
     async def close(self, drain_timeout: float | None) -> None:
@@ -257,6 +263,8 @@ class Runtime:
             self.control.on_accepted(number)
         elif kind == _native.EVENT_PEER_DOWN:
             self.control.on_down(number, code, text)
+        elif kind == _native.EVENT_FAULT and self.faults is not None:
+            self.faults.on_caught(number)
         if token and not self.requests.answer(event):
             raise InternalError(f"an event of kind {kind} came for token {token}, which asked nothing")
 

@@ -24,6 +24,7 @@ RANKS: tuple[tuple[str, int], ...] = (
     ("hixl_aio._native", 0),
     ("hixl_aio._records", 0),
     ("hixl_aio._status", 0),
+    ("hixl_aio._checks", 2),
     ("hixl_aio._usage_errors", 1),
     ("hixl_aio._world_errors", 1),
     ("hixl_aio.errors", 1),
