@@ -120,8 +120,10 @@ class ControlPlane:
             return StaleRegionError(detail, label=target.label, generation=target.generation), False
         if successor is not None:
             return PeerRestartedError(peer=peer.address, status=Status.PEER_LOST), True
-        if peer._state is PeerState.LOST:
-            return PeerLostError(peer=peer.address, status=peer._down_status), True
+        if peer._state is PeerState.LOST or peer._broken:
+            return PeerLostError(
+                peer._down_text or peer._broken, peer=peer.address, status=peer._down_status
+            ), True
         return PeerNotConnectedError("we closed the connection", peer=peer.address), False
 
     # ---- connecting
@@ -267,7 +269,9 @@ class ControlPlane:
         if peer is None or peer._state in (PeerState.LOST, PeerState.CLOSED):
             return
         status = status_of(code)
-        ours = peer._state is PeerState.CLOSING or self._runtime.closing
+        if peer._broken:
+            status, text = Status.PEER_LOST, peer._broken
+        ours = (peer._state is PeerState.CLOSING and not peer._broken) or self._runtime.closing
         if not ours:
             level, event = ("warning", "peer lost") if status is Status.PEER_LOST else ("info", "peer left")
             log(level, event, peer=peer.address, status=status.name.lower(), detail=text)
@@ -277,6 +281,7 @@ class ControlPlane:
         runtime = self._runtime
         peer._state = state
         peer._down_status = status if status is not Status.OK else Status.PEER_CLOSED
+        peer._down_text = text
         self._withdraw(peer)
         self._gone[peer.incarnation] = peer
         if len(self._gone) > _REMEMBERED:
@@ -352,8 +357,19 @@ class ControlPlane:
         return gate
 
     def _disconnected(self, peer: Peer, event: EventTuple) -> None:
-        if peer._state not in (PeerState.LOST, PeerState.CLOSED):
-            self._retire(peer, PeerState.CLOSED, Status.PEER_CLOSED)
+        if peer._state in (PeerState.LOST, PeerState.CLOSED):
+            return
+        state, status = PeerState.CLOSED, Status.PEER_CLOSED
+        if peer._broken:
+            state, status = PeerState.LOST, Status.PEER_LOST
+        self._retire(peer, state, status, peer._broken)
+
+    def fail_link(self, peer: Peer, text: str) -> None:
+        """The link to a peer has broken its promise: nothing that comes over it can be relied on."""
+        if peer._state is PeerState.CONNECTED:
+            log("error", "link failed", peer=peer.address, detail=text)
+            peer._broken = text
+            self._begin_disconnect(peer, abort=True)
 
     def abort_line(self, line: PeerLine) -> None:
         """A deadline is over, and the policy is to tear the links down."""

@@ -47,6 +47,14 @@ class MailRoom:
         peer = self._runtime.control.by_number(number)
         if peer is None:
             raise InternalError(f"a signal came from peer {number}, which is not known")
+        expected = peer._last_sequence + 1
+        if sequence != expected:
+            if sequence > expected and not peer._broken:
+                last, lost = peer._last_sequence, sequence - expected
+                text = f"signal {sequence} came after signal {last}: {lost} of its signals were lost"
+                self._runtime.control.fail_link(peer, text)
+            return  # one that was taken before; or one of a link that cannot be relied on any more
+        peer._last_sequence = sequence
         self._arrivals += 1
         # The sender may be anybody of our user: a name that is no UTF-8 is shown, not trusted (INV-12).
         name = raw_name.decode("utf-8", "backslashreplace")
@@ -100,7 +108,7 @@ class MailRoom:
     def _gone(peer: Peer) -> HixlAioError:
         if peer._state is PeerState.CLOSED:
             return ClosedError(what=f"peer {peer.address}")
-        return PeerLostError(peer=peer.address, status=peer._down_status)
+        return PeerLostError(peer._down_text, peer=peer.address, status=peer._down_status)
 
     def peer_gone(self, peer: Peer) -> None:
         """Those who wait for this peer alone hear of it; what it has sent stays."""

@@ -54,8 +54,11 @@ class Peer:
 
     __slots__ = (
         "__weakref__",
+        "_broken",
         "_down_status",
+        "_down_text",
         "_id",
+        "_last_sequence",
         "_line",
         "_route",
         "_runtime",
@@ -77,8 +80,11 @@ class Peer:
         self._line = line
         self._state = PeerState.CONNECTED
         self._down_status = Status.OK
+        self._down_text = ""
         self._wanted = False  # a call has returned it to the application
         self._was_accepted = False  # the other side began
+        self._last_sequence = 0  # of its signals
+        self._broken = ""  # how its link broke its promise, if it did
         self.name, self.address, self.incarnation = info[:3]
         self._route = _links(info)
 

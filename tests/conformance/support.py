@@ -6,9 +6,10 @@ import mmap
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from hixl_aio import Access, Engine, EngineOptions, MemoryRegion, Peer, RemoteRegion
+from hixl_aio.testing import FaultPlan
 
 LINKS: Final = ("inproc", "shm", "cma", "cooperative")
 
@@ -46,6 +47,21 @@ async def memory(
     if link == "shm":
         return await engine.allocate(nbytes, label=label, access=access)
     return await engine.register(mmap.mmap(-1, nbytes), label=label, access=access)
+
+
+@asynccontextmanager
+async def faulty(
+    link: str, *, near: FaultPlan | None = None, far: FaultPlan | None = None, **options: Any
+) -> AsyncIterator[Pair]:
+    """Two connected engines over one kind of link, whose transports follow fault plans."""
+    settings = EngineOptions(links=(link,), **options)
+
+    def make(plan: FaultPlan | None) -> Engine:
+        return Engine(options=settings) if plan is None else plan.engine(options=settings)
+
+    async with make(far) as target, make(near) as initiator:
+        peer = await initiator.connect(target.address)
+        yield Pair(initiator, target, peer, await target.accept(), link)
 
 
 @asynccontextmanager
