@@ -85,7 +85,7 @@ class Engine final : public TransportHost {
   // TransportHost
   void complete(Op& op, Status status, bool quiescent) noexcept override;
   void complete_again(OpHandle handle, Token token, Status status) noexcept override;
-  void peer_ending(PeerId /*peer*/) noexcept override {}
+  void peer_ending(PeerId /*peer*/, Status /*status*/) noexcept override {}
   void raise(Event event) override;
   void wake_progress() noexcept override;
   int progress_fd() const noexcept override;

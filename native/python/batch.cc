@@ -181,7 +181,9 @@ std::vector<std::uint8_t> part_states(const Op& op, const std::vector<PartSpan>&
   for (const auto& [first, last] : spans) {
     auto worst = static_cast<std::uint8_t>(RunState::done);
     for (std::uint32_t run = first; run <= last && run < op.runs.size(); ++run) {
-      worst = std::max(worst, static_cast<std::uint8_t>(op.runs[run].state));
+      // Asked for when the whole has not completed: what was never begun is not there either.
+      const bool begun = op.runs[run].state != RunState::pending || op.runs[run].nbytes == 0;
+      worst = std::max(worst, static_cast<std::uint8_t>(begun ? op.runs[run].state : RunState::failed));
     }
     states.push_back(worst);
   }

@@ -39,7 +39,7 @@ struct ChannelHost final : TransportHost {
     channel_.push({op.handle, op.token, op.nbytes, status, quiescent});
   }
   void complete_again(OpHandle, Token, Status) noexcept override {}
-  void peer_ending(PeerId) noexcept override {}
+  void peer_ending(PeerId, Status) noexcept override {}
   void raise(Event) override {}
   void wake_progress() noexcept override {}
   int progress_fd() const noexcept override { return -1; }

@@ -213,7 +213,7 @@ TEST("a lost record comes when it is released, or when its link is torn down; a 
   Event down;
   down.kind = EventKind::peer_down;
   down.peer = 2;
-  s.inner->host->peer_ending(2);
+  s.inner->host->peer_ending(2, Status::peer_lost);
   s.inner->host->raise(std::move(down));
   CHECK(s.gets(2));
   CHECK_EQ(s.sink.records[2].front().status, Status::lost);
@@ -315,7 +315,7 @@ TEST("the end of a peer, or of the engine, ends all that was kept: one record ea
     if (whole_engine) {
       s.engine->begin_shutdown(99);
     } else {
-      s.inner->host->peer_ending(1);
+      s.inner->host->peer_ending(1, Status::peer_lost);
     }
     for (Token token = 1; token <= 5; ++token) {
       CHECK(s.gets(token));

@@ -18,7 +18,7 @@ struct NullHost final : TransportHost {
   std::atomic<std::uint64_t> completed{0};
   void complete(Op&, Status, bool) noexcept override { completed.fetch_add(1, std::memory_order_release); }
   void complete_again(OpHandle, Token, Status) noexcept override {}
-  void peer_ending(PeerId) noexcept override {}
+  void peer_ending(PeerId, Status) noexcept override {}
   void raise(Event) override {}
   void wake_progress() noexcept override {}
   int progress_fd() const noexcept override { return -1; }

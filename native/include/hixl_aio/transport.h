@@ -53,8 +53,8 @@ class TransportHost {
   // there is no room for it (INV-9).
   virtual void complete_again(OpHandle handle, Token token, Status status) noexcept = 0;
   // Any thread, as soon as the transport begins to tear a peer down, which it ends only when all its operations have
-  // ended: a decorator that holds some back must let them come now.
-  virtual void peer_ending(PeerId peer) noexcept = 0;
+  // ended: a decorator that holds some back must let them come now. `status`: what they end with.
+  virtual void peer_ending(PeerId peer, Status status) noexcept = 0;
   // Any thread but the loop's is expected; wakes the loop.
   virtual void raise(Event event) = 0;
   // Any thread: makes the progress thread call `Transport::progress` soon.

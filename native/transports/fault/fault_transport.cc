@@ -476,7 +476,7 @@ bool FaultTransport::progress() noexcept {
     const std::lock_guard lock(mutex_);
     collect(steps);
   }
-  const bool any = !steps.post.empty() || !steps.finish.empty();
+  const bool any = !steps.post.empty() || !steps.post_unstoppable.empty() || !steps.finish.empty();
   run(steps);
   arm();
   return inner_->progress() || any;
@@ -500,7 +500,7 @@ void FaultTransport::collect(Steps& steps) {
       begin_finish(*entry, Status::stopped, true, steps);
     } else if (entry->due <= time || ending_peers_.contains(entry->op->peer)) {
       entry->phase = Phase::moving;
-      steps.post.push_back(entry->op);
+      (stops ? steps.post : steps.post_unstoppable).push_back(entry->op);
     }
   }
   for (Ghost& ghost : ghosts_) {
@@ -552,6 +552,11 @@ void FaultTransport::begin_finish(Entry& entry, Status status, bool quiescent, S
 }
 
 void FaultTransport::run(Steps& steps) {
+  for (Op* op : steps.post_unstoppable) {
+    // Relaxed: it carries no data, and it is asked for once.
+    op->stop_requested.store(false, std::memory_order_relaxed);
+    inner_->post(*op);
+  }
   for (Op* op : steps.post) {
     inner_->post(*op);
   }
@@ -642,6 +647,7 @@ void FaultTransport::complete(Op& op, Status status, bool quiescent) noexcept {
       halves_.erase(half);
       half_moved(entry, status, quiescent, steps, told);
     } else if (ghost != ghosts_.end()) {
+      told.push_back(ghost->rule);
       steps.drop.push_back(std::move(ghost->op));
       ghosts_.erase(ghost);
     } else if (found != entries_.end()) {
@@ -660,9 +666,11 @@ void FaultTransport::complete(Op& op, Status status, bool quiescent) noexcept {
 
 void FaultTransport::half_moved(Entry& entry, Status status, bool quiescent, Steps& steps, std::vector<RuleId>& told) {
   entry.op->moved_nbytes = entry.half->moved_nbytes;
-  const bool over = ending_ || ending_peers_.contains(entry.op->peer);
-  if (!ok(status) || over) {
-    begin_finish(entry, ok(status) ? (ending_ ? Status::closed : Status::peer_lost) : status, quiescent, steps);
+  if (const auto end = ending_peers_.find(entry.op->peer); ok(status) && (ending_ || end != ending_peers_.end())) {
+    status = ending_ ? Status::closed : end->second;
+  }
+  if (!ok(status)) {
+    begin_finish(entry, status, quiescent, steps);
     return;
   }
   wait(entry, kNever, told);
@@ -703,14 +711,14 @@ void FaultTransport::complete_again(OpHandle handle, Token token, Status status)
   host_->complete_again(handle, token, status);
 }
 
-void FaultTransport::peer_ending(PeerId peer) noexcept {
-  end_peer(peer);
-  host_->peer_ending(peer);
+void FaultTransport::peer_ending(PeerId peer, Status status) noexcept {
+  end_peer(peer, status);
+  host_->peer_ending(peer, status);
 }
 
 void FaultTransport::raise(Event event) {
   if (event.peer != 0 && (event.kind == EventKind::peer_down || event.kind == EventKind::disconnected)) {
-    end_peer(event.peer);
+    end_peer(event.peer, ok(event.status) ? Status::peer_closed : event.status);
     const std::lock_guard lock(mutex_);
     latched_.erase(event.peer);
     frozen_.erase(event.peer);
@@ -721,17 +729,17 @@ void FaultTransport::raise(Event event) {
 }
 
 // A link is torn down: that is the proof for all that was kept, and nothing of it is posted any more.
-void FaultTransport::end_peer(PeerId peer) {
+void FaultTransport::end_peer(PeerId peer, Status status) {
   Steps steps;
   {
     const std::lock_guard lock(mutex_);
-    ending_peers_.insert(peer);
+    ending_peers_.emplace(peer, status);
     for (auto& [op, entry] : entries_) {
       const bool kept = entry->phase == Phase::landed || entry->phase == Phase::signalling ||
                         entry->phase == Phase::signalled || entry->phase == Phase::lost;
       if (op->peer == peer && kept) {
         if (entry->phase == Phase::lost || ok(entry->status)) {
-          entry->status = entry->phase == Phase::lost ? Status::lost : Status::peer_lost;
+          entry->status = entry->phase == Phase::lost ? Status::lost : status;
         }
         entry->quiescent = true;
         steps.finish.push_back(std::move(entry));

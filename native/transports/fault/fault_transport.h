@@ -130,6 +130,7 @@ class FaultTransport final : public Transport, private TransportHost {
   // What is done when the lock has been given back.
   struct Steps {
     std::vector<Op*> post;                       // to the inner transport; on the progress thread only
+    std::vector<Op*> post_unstoppable;           // the same, as if nobody had asked for a stop
     std::vector<std::unique_ptr<Op>> drop;       // ghosts that are over
     std::vector<std::unique_ptr<Entry>> finish;  // entries that are over: complete them
     bool wake_progress = false;
@@ -141,7 +142,7 @@ class FaultTransport final : public Transport, private TransportHost {
   void complete(Op& op, Status status, bool quiescent) noexcept override;
   void complete_again(OpHandle handle, Token token, Status status) noexcept override;
   void raise(Event event) override;
-  void peer_ending(PeerId peer) noexcept override;
+  void peer_ending(PeerId peer, Status status) noexcept override;
   void wake_progress() noexcept override;
   int progress_fd() const noexcept override;
   int loop_fd() const noexcept override;
@@ -156,7 +157,7 @@ class FaultTransport final : public Transport, private TransportHost {
   void tell(const std::vector<RuleId>& told);
   void send_due_signals();
   void signal_sent(Op& op);
-  void end_peer(PeerId peer);
+  void end_peer(PeerId peer, Status status);
   void arm();
   void wake();
   void ring_loop() noexcept;
@@ -198,7 +199,7 @@ class FaultTransport final : public Transport, private TransportHost {
   std::uint64_t next_order_ = 0;
   std::set<PeerId> latched_;
   std::set<PeerId> frozen_;
-  std::set<PeerId> ending_peers_;
+  std::map<PeerId, Status> ending_peers_;
   std::map<PeerId, std::deque<SignalRecord>> frozen_signals_;
   std::map<PeerId, double> free_at_;  // when the throttled link has carried what it was given
   double nbytes_per_second_ = 0.0;

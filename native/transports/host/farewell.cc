@@ -32,7 +32,7 @@ void ControlPlane::take_down(Connection& connection, Status status, const std::s
     return;
   }
   connection.down_text = text;
-  state_.host->peer_ending(connection.peer->id);
+  state_.host->peer_ending(connection.peer->id, status);
   fail_or_retry_connects(connection, status, text);
   for (const auto& [sequence, token] : std::exchange(connection.syncs, {})) {
     state_.host->raise(event_of(EventKind::refreshed, token, connection.peer->id, status, text));

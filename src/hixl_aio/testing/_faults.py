@@ -137,7 +137,7 @@ class FaultPlan:
         can_stop: False: a transport that cannot stop what it has been given, as HIXL.
     """
 
-    __slots__ = ("_before", "_faults", "_manual", "_native", "_runtime", "_stoppable")
+    __slots__ = ("_before", "_faults", "_gates", "_manual", "_native", "_runtime", "_stoppable")
 
     def __init__(self, *, clock: Literal["real", "manual"] = "real", can_stop: bool = True) -> None:
         if clock not in ("real", "manual"):
@@ -148,6 +148,7 @@ class FaultPlan:
         self._runtime: Runtime | None = None
         self._faults: list[Fault] = []
         self._before: list[Callable[[NativeFaults], object]] = []  # said before the engine opened
+        self._gates: list[Gate] = []
 
     def engine(self, address: str = "127.0.0.1:0", **arguments: Any) -> Engine:
         """The engine that this plan spoils. A plan has one at a time.
@@ -379,6 +380,16 @@ class FaultPlan:
         """Operations and signals that are in the hands of the plan."""
         return 0 if self._native is None else self._native.pending()
 
+    async def wait_pending(self, at_most: int = 0) -> None:
+        """Wait until no more than so many are in its hands: what was released has ended, or has landed.
+
+        Cancellation: ends the wait.
+        """
+        while self._runtime is not None and self.pending > at_most:
+            gate = Gate(self._runtime.bridge.wake)
+            self._gates.append(gate)
+            await self._runtime.wait_gate(gate)
+
     # ---- the engine's side (FaultListener)
 
     @property
@@ -397,7 +408,8 @@ class FaultPlan:
             say(native)
 
     def on_caught(self, rule: int) -> None:
-        """A rule has caught an operation."""
+        """A rule has caught an operation, or what it released has landed."""
+        self._wake()
         for fault in self._faults:
             if fault._number == rule and isinstance(fault, Hold):
                 fault._wake()
@@ -406,6 +418,7 @@ class FaultPlan:
         """The engine is closed."""
         self._native = None
         self._runtime = None
+        self._wake()
         for fault in self._faults:
             if isinstance(fault, Hold):
                 fault._wake()
@@ -417,6 +430,11 @@ class FaultPlan:
         if self._native is not None:
             fault._attach(self._native)
         return fault
+
+    def _wake(self) -> None:
+        gates, self._gates = self._gates, []
+        for gate in gates:
+            gate.open()
 
     def _remove(self, fault: Fault) -> None:
         if self._native is not None:
