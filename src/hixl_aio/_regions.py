@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
@@ -85,6 +86,8 @@ class RegionBook:
     @staticmethod
     def _made(event: EventTuple, about: About) -> RegionTuple:
         _, _, _, code, text, info = event
+        if code == Status.INVALID_ARGUMENT and about.label:
+            about = replace(about, argument="label", value=about.label, expected="one that is free")
         if code or info is None:
             raise from_status(code, text, about)
         return info

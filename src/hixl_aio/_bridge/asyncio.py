@@ -20,11 +20,12 @@ from hixl_aio._bridge.base import Cancellable, Joinable, Waitable
 __all__ = ("AsyncioBridge", "running_loop")
 
 running_loop: Final = asyncio._get_running_loop
+_ANYIO: Final = "anyio._backends._asyncio"  # loaded when the first of its scopes is made on asyncio
 
 
 def _shield() -> AbstractContextManager[object]:
     """A shield against anyio's cancel scopes. Without anyio's asyncio half loaded, there are none."""
-    if "anyio._backends._asyncio" not in sys.modules:
+    if _ANYIO not in sys.modules:
         return nullcontext()
     from anyio import CancelScope
 
@@ -97,7 +98,7 @@ class AsyncioBridge:
     ) -> tuple[bool, BaseException | None]:
         first: BaseException | None = None
         limit = None if seconds is None else self._loop.time() + seconds
-        with _shield():
+        with _shield() if patient else nullcontext():
             while not gate.is_open:
                 remaining = None if limit is None else limit - self._loop.time()
                 if remaining is not None and remaining <= 0:
@@ -108,7 +109,20 @@ class AsyncioBridge:
                     first = first or cancelled
                     if not patient:
                         break
-        return gate.is_open, first
+        return gate.is_open, first or await self._kept_away()
+
+    @staticmethod
+    async def _kept_away() -> BaseException | None:
+        """The cancellation of an anyio scope that the shield has kept away."""
+        if _ANYIO not in sys.modules:
+            return None
+        from anyio.lowlevel import checkpoint_if_cancelled
+
+        try:
+            await checkpoint_if_cancelled()
+        except asyncio.CancelledError as cancelled:
+            return cancelled
+        return None
 
     async def _once(self, gate: Waitable, seconds: float | None) -> None:
         waiter = self._loop.create_future()

@@ -101,8 +101,8 @@ class Bridge(Protocol):
             patient: go on waiting after a cancellation, instead of ending there.
 
         Returns:
-            Is it open; and the first cancellation that arrived, which the caller must raise when it has
-            cleaned up.
+            Is it open; and the first cancellation that arrived, or that a shield kept away, which the caller
+            must raise when it has cleaned up.
         """
 
     async def checkpoint(self) -> None:
