@@ -134,6 +134,13 @@ def from_status(code: int, text: str = "", about: About = _NOTHING) -> HixlAioEr
         return errors.InternalError(
             "a native call said 'ok' where it had to fail" + (f": {text}" if text else "")
         )
+    if status is Status.RESOURCE_EXHAUSTED and about.op:
+        what = f"{about.op} of {about.nbytes} bytes with peer {about.peer}"
+        return errors.ResourceExhaustedError(
+            f"the {about.backend} transport has no room for one more {what}" + (f": {text}" if text else ""),
+            retryable=True,
+            hint="Let some operations end, then call again.",
+        )
     return REGISTRY.build(status, text, about)
 
 
