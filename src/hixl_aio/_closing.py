@@ -35,6 +35,7 @@ async def close_engine(runtime: Runtime, drain_timeout: float | None) -> None:
     if life.state is LifeState.NEW:
         life.advance(LifeState.CLOSED)
     if life.state is LifeState.CLOSED:
+        await runtime.checkpoint_where_due()
         return
     drain_timeout = check_seconds("drain_timeout", drain_timeout, optional=True)
     if runtime.current() is not life.owner or life.state is LifeState.FORKED:

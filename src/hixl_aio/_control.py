@@ -137,6 +137,7 @@ class ControlPlane:
         known = self.peers.get(address)
         if known is not None:
             known._wanted = True
+            await runtime.checkpoint_where_due()
             return known
         # Each call asks for itself, with its own time; native code makes one connection of them.
         about = About(peer=address, argument="address", value=address, expected="host:port or unix:NAME")
@@ -325,6 +326,7 @@ class ControlPlane:
         """End the connection, after what is under way or in the middle of it."""
         runtime = self._runtime
         if peer._state in (PeerState.LOST, PeerState.CLOSED):
+            await runtime.checkpoint_where_due()
             return
         runtime.check()
         first: BaseException | None = None

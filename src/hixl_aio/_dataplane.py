@@ -282,6 +282,8 @@ class DataPlane:
         runtime = self._runtime
         runtime.check()
         self._check_peer(peer)
+        await runtime.breathe()  # before we look: what is found must still hold when the caller goes on
+        runtime.check()
         line = peer._line
         while not line.has_room():
             gate = Gate(runtime.bridge.wake)
@@ -298,7 +300,6 @@ class DataPlane:
             runtime.bridge.call_soon(line.offer_room)
         if peer._state is not PeerState.CONNECTED:
             raise runtime.control.why_unreachable(peer.incarnation, None)[0]
-        await runtime.breathe()
 
     # ---- small checks
 

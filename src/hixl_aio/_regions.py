@@ -113,6 +113,7 @@ class RegionBook:
         """Take a region out of use."""
         runtime = self._runtime
         if record.closed:
+            await runtime.checkpoint_where_due()
             return
         if runtime.closing:
             await runtime.close(None)  # which closes it

@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 __all__ = ("Runtime", "default_name")
 
 _numbers: Final = itertools.count(1)
-MAX_AWAITS_IN_A_ROW: Final = 32
 
 
 def default_name() -> str:
@@ -71,6 +70,7 @@ class Runtime:
         "debug",
         "environment",
         "faults",
+        "free_awaits",
         "incarnation",
         "life",
         "mail",
@@ -93,6 +93,7 @@ class Runtime:
         self.address = ""
         self.incarnation = ""
         self.awaits_in_a_row = 0
+        self.free_awaits = 1  # the bridge says how many
         self.current: Callable[[], object] = _no_loop
         self.capabilities_found: Capabilities | None = None
         self.ops = Operations(self)
@@ -144,13 +145,20 @@ class Runtime:
         if current is not self.life.owner:
             raise self.life.elsewhere(current)
 
-    def open(self, address: str) -> None:
+    async def open(self, address: str) -> None:
         """Start native code and listen to its descriptor, on the running loop."""
+        bridge = detect_bridge()
+        if not bridge.free_awaits:
+            await bridge.checkpoint()  # while there is nothing yet that a cancellation could leave behind
+        self._open(address, bridge)
+
+    def _open(self, address: str, bridge: Bridge) -> None:
         life = self.life
         if life.state is not LifeState.NEW:
             hint = "An engine opens once; make a new one."
             raise ClosedError(what=f"engine {self.name}", state=f"{life.state.value} already", hint=hint)
-        self.bridge = detect_bridge()
+        self.bridge = bridge
+        self.free_awaits = bridge.free_awaits
         self.debug = self.environment.debug or self.bridge.debug
         if self.environment.log is not None:
             send_to_stderr(self.environment.log)
@@ -293,10 +301,15 @@ class Runtime:
 
     async def breathe(self) -> None:
         """Let others run, once in a while: for calls that often need not wait."""
-        if self.awaits_in_a_row < MAX_AWAITS_IN_A_ROW:
+        if self.awaits_in_a_row < self.free_awaits:
             self.awaits_in_a_row += 1
             return
         await self.checkpoint()
+
+    async def checkpoint_where_due(self) -> None:
+        """For calls that end at once: nothing on asyncio, a checkpoint where every await has to be one."""
+        if not self.free_awaits:
+            await self.bridge.checkpoint()
 
     async def checkpoint(self) -> None:
         """Let others run, now."""

@@ -33,10 +33,9 @@ if TYPE_CHECKING:
 
 __all__ = ("Completion", "OperationKind", "OperationState")
 
-# Awaiting what is done does not suspend; an iterator that is at its end already says so.
+# Awaiting what is done does not suspend on asyncio; an iterator that is at its end already says so.
 _AT_END: Final[Iterator[Any]] = iter(())
 next(_AT_END, None)
-MAX_AWAITS_IN_A_ROW: Final = 32
 
 
 class _Failure:
@@ -75,7 +74,7 @@ class Completion:
     let go of the local memory, or the region says that it is busy and refuses to be closed. Any number of
     tasks may await, and cancelling one does not touch the others. A Completion that is dropped still
     transfers and keeps its memory; a failure that nobody looked at is reported once, through the loop's
-    exception handler.
+    exception handler (trio has none: there it goes to the logger `hixl_aio.unhandled`).
 
     Cancellation: when the last awaiting task of an operation without callbacks is cancelled, a stop is
     requested. In line, the operation ends at once. Posted, the task waits until the transport has let go, for
@@ -138,7 +137,7 @@ class Completion:
     def __await__(self) -> Generator[Any, Any, None]:
         if self._ended and self._failure is None:
             runtime = self._runtime
-            if runtime.awaits_in_a_row < MAX_AWAITS_IN_A_ROW:
+            if runtime.awaits_in_a_row < runtime.free_awaits:
                 runtime.awaits_in_a_row += 1
                 return cast("Generator[Any, Any, None]", _AT_END)
         return self._join(join=True).__await__()
@@ -169,7 +168,7 @@ class Completion:
                 await runtime.bridge.join(waiter)
             else:
                 await self._observe()
-        elif runtime.awaits_in_a_row >= MAX_AWAITS_IN_A_ROW:
+        elif runtime.awaits_in_a_row >= runtime.free_awaits:
             runtime.awaits_in_a_row = 0
             await runtime.checkpoint()
         if self._failure is not None:
@@ -197,10 +196,10 @@ class Completion:
         Raises:
             ClosedError: the engine was closed, and could not find out.
         """
-        operation = self._operation
+        operation, runtime = self._operation, self._runtime
         if operation is None:
+            await runtime.checkpoint_where_due()
             return
-        runtime = self._runtime
         runtime.check()
         if operation.settled is None:
             operation.settled = Gate(runtime.bridge.wake)
@@ -263,7 +262,7 @@ class Completion:
         An operation with a callback is not stopped when its last awaiting task is cancelled.
 
         Args:
-            fn: called once; what it raises goes to the loop's exception handler.
+            fn: called once; what it raises is reported like a failure that nobody looked at.
             context: to run it in; a copy of the current one if None.
 
         Raises:

@@ -98,7 +98,7 @@ class Engine:
             ClosedError: this engine was opened before; make a new one.
             EngineError: the address is in use, or cannot be bound.
         """
-        self._runtime.open(self._requested)
+        await self._runtime.open(self._requested)
         return self
 
     async def __aexit__(

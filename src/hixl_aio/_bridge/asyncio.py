@@ -43,6 +43,7 @@ class AsyncioBridge:
     __slots__ = ("_loop", "_tasks")
 
     name: str = "asyncio"
+    free_awaits: int = 32
     current = staticmethod(running_loop)
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -57,6 +57,8 @@ class Bridge(Protocol):
     """One event loop."""
 
     name: str
+    free_awaits: int
+    """How many awaits in a row of what is done need not suspend; 0 where every await is a checkpoint."""
 
     @property
     def home(self) -> object:
@@ -137,4 +139,4 @@ class Bridge(Protocol):
         """
 
     def report(self, message: str, error: BaseException | None, **details: object) -> None:
-        """Tell the loop's exception handler about a failure that nobody else will hear of."""
+        """Tell about a failure that nobody else will hear of: by the loop's exception handler, or a log."""

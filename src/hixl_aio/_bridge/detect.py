@@ -6,7 +6,7 @@ import sys
 
 from hixl_aio._bridge.asyncio import AsyncioBridge, running_loop
 from hixl_aio._bridge.base import Bridge
-from hixl_aio.errors import UnsupportedError, WrongLoopError
+from hixl_aio.errors import WrongLoopError
 
 __all__ = ("detect_bridge",)
 
@@ -16,21 +16,24 @@ def detect_bridge() -> Bridge:
 
     Raises:
         WrongLoopError: no loop runs on this thread.
-        UnsupportedError: a loop runs, and there is no bridge to it.
     """
     loop = running_loop()
+    if _in_trio_task(hosted=loop is not None):
+        from hixl_aio._bridge.trio import TrioBridge
+
+        return TrioBridge()
     if loop is not None:
         return AsyncioBridge(loop)
-    if _in_trio():
-        raise UnsupportedError(
-            feature="the trio event loop",
-            hint="Use hixl_aio.run() or asyncio.run(); this version has a bridge to asyncio loops only.",
-        )
     raise WrongLoopError(
-        hint="Open the engine inside a coroutine: `async with Engine() as engine:` under hixl_aio.run()."
+        hint="Open the engine inside a coroutine, `async with Engine() as engine:`, under hixl_aio.run(), "
+        "asyncio.run() or trio.run()."
     )
 
 
-def _in_trio() -> bool:
+def _in_trio_task(*, hosted: bool) -> bool:
+    """`hosted`: an asyncio loop runs on this thread too, as the host of a trio run or as its guest."""
     trio = sys.modules.get("trio")
-    return trio is not None and bool(trio.lowlevel.in_trio_run())
+    if trio is None or not trio.lowlevel.in_trio_task():
+        return False
+    sniffio = sys.modules.get("sniffio") if hosted else None
+    return sniffio is None or sniffio.current_async_library() == "trio"

@@ -72,7 +72,9 @@ class Lifecycle:
 
     def elsewhere(self, current: object) -> WrongLoopError:
         """What a call hears that comes on the wrong loop."""
-        return WrongLoopError(owner=repr(self.owner), current="none" if current is None else repr(current))
+        return WrongLoopError(
+            owner=_brief(self.owner), current="none" if current is None else _brief(current)
+        )
 
     def refusal(self, current: object) -> HixlAioError:
         """What a call hears that comes on the wrong loop, or at the wrong time."""
@@ -84,3 +86,9 @@ class Lifecycle:
             hint = "Open it with `async with engine:`."
             return ClosedError(what=f"engine {self.name}", state=self.state.value, hint=hint)
         return ClosedError(what=f"engine {self.name}", state=self.state.value)
+
+
+def _brief(loop: object) -> str:
+    """asyncio's loops say what they are in a few words; a run of trio tells all that it has inside."""
+    text = repr(loop)
+    return text if len(text) <= 120 else object.__repr__(loop)
