@@ -1,41 +1,67 @@
-"""Every test here runs on asyncio in debug mode, on uvloop, and with eager tasks where there are any."""
+"""Every test here runs on asyncio in debug mode, on uvloop, with eager tasks where there are any, on trio.
+
+Tests are plain coroutine functions. The whole of one runs in the first task of a loop of its own, and so do
+the fixtures that open something: they return an `Opens`, and the test gets what it opens.
+"""
 
 from __future__ import annotations
 
-import asyncio
-import sys
-from collections.abc import AsyncIterator, Callable, Mapping
+import inspect
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import dataclass
+from typing import Any
 
 import pytest
-import pytest_asyncio
-import uvloop
 
 from hixl_aio import Engine, EngineOptions
 
-from .support import LINKS, Pair, connected
+from ..loops import LOOPS, Tasks, run_on
+from .support import LINKS, connected
 
 
-def _debug_loop() -> asyncio.AbstractEventLoop:
-    loop = asyncio.new_event_loop()
-    loop.set_debug(True)
-    return loop
+@dataclass(frozen=True, slots=True)
+class Opens:
+    """A fixture's value that is opened on the test's loop, and closed there."""
+
+    manager: Callable[[], AbstractAsyncContextManager[Any]]
 
 
-def _eager_loop() -> asyncio.AbstractEventLoop:
-    loop = asyncio.new_event_loop()
-    if sys.version_info >= (3, 12):
-        loop.set_task_factory(asyncio.eager_task_factory)
-    return loop
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Once for each loop."""
+    definition = metafunc.definition
+    if definition.get_closest_marker("asyncio") is not None:
+        raise pytest.UsageError(
+            f"{definition.nodeid}: tests here run on every loop by themselves. Take the mark `asyncio` off; "
+            "one that is about asyncio itself gets the mark `asyncio_only`."
+        )
+    asyncio_only = definition.get_closest_marker("asyncio_only") is not None
+    loops = [name for name in LOOPS if name != "trio" or not asyncio_only]
+    metafunc.parametrize("loop", loops, indirect=True)
 
 
-def pytest_asyncio_loop_factories(
-    config: pytest.Config, item: pytest.Item
-) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """The loops."""
-    loops = {"asyncio": _debug_loop, "uvloop": uvloop.new_event_loop}
-    if sys.version_info >= (3, 12):
-        loops["eager"] = _eager_loop
-    return loops
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool:
+    """Run a test on its loop, with what its fixtures open."""
+    given = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}
+
+    async def main() -> None:
+        async with AsyncExitStack() as stack:
+            for name, value in given.items():
+                if isinstance(value, Opens):
+                    given[name] = await stack.enter_async_context(value.manager())
+            await pyfuncitem.obj(**given)
+            given.clear()
+
+    run_on(str(pyfuncitem.funcargs["loop"]), main)
+    return True
+
+
+@pytest.fixture(autouse=True)
+def loop(request: pytest.FixtureRequest) -> str:
+    """The kind of loop that this test runs on."""
+    assert isinstance(request.param, str)
+    return request.param
 
 
 @pytest.fixture(params=LINKS)
@@ -45,15 +71,19 @@ def link(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
-@pytest_asyncio.fixture
-async def pair(link: str) -> AsyncIterator[Pair]:
+@pytest.fixture
+def pair(link: str) -> Opens:
     """Two connected engines over one kind of link."""
-    async with connected(EngineOptions(links=(link,)), link) as made:
-        yield made
+    return Opens(lambda: connected(EngineOptions(links=(link,)), link))
 
 
-@pytest_asyncio.fixture
-async def one() -> AsyncIterator[Engine]:
+@pytest.fixture
+def one() -> Opens:
     """One engine alone."""
-    async with Engine() as engine:
-        yield engine
+    return Opens(Engine)
+
+
+@pytest.fixture
+def tasks() -> Opens:
+    """Tasks beside the test; closed before what the test has named earlier."""
+    return Opens(Tasks)

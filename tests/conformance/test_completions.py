@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextvars
 import gc
 import weakref
 from typing import Any
 
+import anyio
+import anyio.lowlevel
 import pytest
 
-from hixl_aio import Completion, OperationKind, OperationState, TransferStoppedError, TransferTimeoutError
+from hixl_aio import (
+    Completion,
+    OperationKind,
+    OperationState,
+    TransferFailedError,
+    TransferStoppedError,
+    TransferTimeoutError,
+)
 
+from ..loops import CANCELLED, Tasks, on_trio, outcomes, reports, turns
 from .support import Pair
-
-pytestmark = pytest.mark.asyncio
 
 LARGE = 32 << 20
 
@@ -33,22 +40,23 @@ async def test_a_small_put_is_done_within_its_call(pair: Pair) -> None:
     assert bytes(region.view()) == b"\x07" * 128
 
 
-async def test_awaiting_what_is_done_yields_once_in_a_while(pair: Pair) -> None:
+@pytest.mark.asyncio_only
+async def test_awaiting_what_is_done_yields_once_in_a_while(pair: Pair, tasks: Tasks) -> None:
     """Thirty-two awaits in a row do not suspend; then one does, so that others are not starved."""
     _, remote = await pair.target(8)
     source = await pair.source(8)
     operation = pair.near.put(source, remote)
     await operation
-    await asyncio.sleep(0)
+    await turns()
     others = 0
 
     async def other() -> None:
         nonlocal others
         while True:
             others += 1
-            await asyncio.sleep(0)
+            await turns()
 
-    task = asyncio.create_task(other())
+    task = tasks.start(other())
     for _ in range(330):
         await operation
     assert 9 <= others <= 12
@@ -60,41 +68,41 @@ async def test_any_number_of_tasks_may_await(pair: Pair) -> None:
     _, remote = await pair.target(LARGE)
     source = await pair.source(LARGE)
     operation = pair.near.put(source, remote)
-    async with asyncio.TaskGroup() as group:
+    async with Tasks() as group:
         for join in (True, False, True, False):
-            group.create_task(operation.wait(join=join))
+            group.start(operation.wait(join=join))
     await operation
     await operation.wait()
     await operation.settled()
 
 
-async def test_cancelling_one_awaiting_task_does_not_touch_the_others(pair: Pair) -> None:
+async def test_cancelling_one_awaiting_task_does_not_touch_the_others(pair: Pair, tasks: Tasks) -> None:
     """The operation goes on for as long as one task joins it."""
     region, remote = await pair.target(LARGE)
     source = await pair.source(LARGE, 1)
     operation = pair.near.put(source, remote)
-    first, second = asyncio.create_task(operation.wait()), asyncio.create_task(operation.wait())
-    await asyncio.sleep(0)
+    first, second = tasks.start(operation.wait()), tasks.start(operation.wait())
+    await turns()
     first.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await first
+    assert await first.cancelled()
     assert operation.state is OperationState.SETTLED
-    await second
+    await second.result()
     assert region.view()[-1] == 1
 
 
-async def test_cancelling_the_last_awaiting_task_stops_and_joins(pair: Pair) -> None:
+async def test_cancelling_the_last_awaiting_task_stops_and_joins(pair: Pair, tasks: Tasks) -> None:
     """When the cancelled task goes on, the transport has let go: never a busy region, and one outcome."""
     _, remote = await pair.target(LARGE)
     source = await pair.source(LARGE, 1)
     for round_ in range(20):
         operation = pair.near.put(source, remote, signal="s")
-        task = asyncio.create_task(operation.wait())
+        task = tasks.start(operation.wait())
         for _ in range(round_ % 4):
-            await asyncio.sleep(0)
+            await anyio.lowlevel.checkpoint()
         asked = task.cancel()
-        result = (await asyncio.gather(task, return_exceptions=True))[0]
-        assert isinstance(result, asyncio.CancelledError) == asked
+        result = await task.outcome()
+        # trio gives a result that comes with the cancellation to the task, asyncio gives it the cancellation.
+        assert isinstance(result, CANCELLED) == asked or (on_trio() and result is None)
         await operation.settled()
         assert operation.done()
         assert not source.busy
@@ -104,49 +112,48 @@ async def test_cancelling_the_last_awaiting_task_stops_and_joins(pair: Pair) -> 
         assert stopped is None or isinstance(stopped, TransferStoppedError)
 
 
-async def test_timeouts_of_asyncio_join_too(pair: Pair) -> None:
-    """asyncio.timeout around an await: TimeoutError, `cancelling()` back at zero, memory free."""
+async def test_deadlines_of_a_scope_join_too(pair: Pair) -> None:
+    """A scope whose time is over around an await: TimeoutError, memory free."""
     _, remote = await pair.target(LARGE)
     source = await pair.source(LARGE, 1)
-    task = asyncio.current_task()
-    assert task is not None
     operations = [pair.near.put(source, remote) for _ in range(8)]
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0):
-            await operations[-1]
-    assert task.cancelling() == 0
+    with pytest.raises(TimeoutError), anyio.fail_after(0):
+        await operations[-1]
     assert operations[-1].state is OperationState.SETTLED
     await pair.near.flush()
     assert not source.busy
 
 
-async def test_observing_neither_stops_nor_joins(pair: Pair) -> None:
+async def test_observing_neither_stops_nor_joins(pair: Pair, tasks: Tasks) -> None:
     """Cancelling `wait(join=False)` leaves the operation alone."""
     region, remote = await pair.target(LARGE)
     source = await pair.source(LARGE, 4)
     operation = pair.near.put(source, remote)
-    task = asyncio.create_task(operation.wait(join=False))
-    await asyncio.sleep(0)
+    task = tasks.start(operation.wait(join=False))
+    await turns()
     task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
+    assert await task.cancelled()
     await operation
     assert region.view()[-1] == 4
 
 
-async def test_an_operation_with_callbacks_is_not_stopped_by_a_cancelled_task(pair: Pair) -> None:
+async def test_an_operation_with_callbacks_is_not_stopped_by_a_cancelled_wait(
+    pair: Pair, tasks: Tasks
+) -> None:
     """A callback is an interest of its own."""
     region, remote = await pair.target(LARGE)
     source = await pair.source(LARGE, 6)
-    called: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
+    called: list[Completion] = []
+    gate = anyio.Event()
     operation = pair.near.put(source, remote)
-    operation.add_done_callback(called.set_result)
-    task = asyncio.create_task(operation.wait())
-    await asyncio.sleep(0)
+    operation.add_done_callback(called.append)
+    operation.add_done_callback(lambda _: gate.set())
+    task = tasks.start(operation.wait())
+    await turns()
     task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert await called is operation
+    assert await task.cancelled()
+    await gate.wait()
+    assert called == [operation]
     assert operation.exception() is None
     assert region.view()[-1] == 6
 
@@ -167,8 +174,7 @@ async def test_callbacks_run_once_in_their_context(pair: Pair) -> None:
     variable.set("later")
     await operation
     operation.add_done_callback(lambda done: seen.append((variable.get(), done)))
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
+    await turns(4)
     assert sorted(seen, key=lambda item: item[0]) == [
         ("given", operation),
         ("later", operation),
@@ -182,7 +188,7 @@ async def test_a_stop_asked_for_is_told_as_such(pair: Pair) -> None:
     source = await pair.source(LARGE)
     operations = [pair.near.put(source, remote) for _ in range(6)]
     asked = [operation.cancel() for operation in operations]
-    results = await asyncio.gather(*operations, return_exceptions=True)
+    results = await outcomes(*operations)
     assert any(asked)
     assert any(isinstance(result, TransferStoppedError) for result in results)
     assert all(result is None or isinstance(result, TransferStoppedError) for result in results)
@@ -194,7 +200,7 @@ async def test_an_operation_past_its_deadline_says_so(pair: Pair) -> None:
     _, remote = await pair.target(LARGE)
     source = await pair.source(LARGE)
     operations = [pair.near.put(source, remote, timeout=0.001) for _ in range(20)]
-    results = await asyncio.gather(*operations, return_exceptions=True)
+    results = await outcomes(*operations)
     late = [result for result in results if result is not None]
     assert late
     for error in late:
@@ -221,26 +227,25 @@ async def test_a_dropped_completion_still_transfers_and_keeps_its_memory(pair: P
 
 
 async def test_a_failure_that_nobody_looked_at_is_reported_once(pair: Pair) -> None:
-    """Through the loop's exception handler, when the Completion goes; not if somebody looked."""
+    """Through the loop's exception handler or the log, when it goes; not if somebody looked."""
     _, remote = await pair.target(8)
     source = await pair.source(8)
-    reports: list[dict[str, Any]] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: reports.append(context))
 
     async def fails() -> None:
         raise KeyError
 
-    for look in (False, True):
-        operation = pair.near.put(source, remote, ready=fails())
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        assert operation.done()
-        if look:
-            assert operation.exception() is not None
-        del operation
-        gc.collect()
-    assert len(reports) == 1
-    assert "nobody looked" in reports[0]["message"]
+    with reports() as told:
+        for look in (False, True):
+            operation = pair.near.put(source, remote, ready=fails())
+            await turns(2)
+            assert operation.done()
+            if look:
+                assert operation.exception() is not None
+            del operation
+            gc.collect()
+    assert len(told) == 1
+    assert "nobody looked" in told[0][0]
+    assert isinstance(told[0][1], TransferFailedError)
 
 
 async def test_user_data_is_the_users(pair: Pair) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import array
-import asyncio
 import gc
 from typing import Any
 
+import anyio
+import anyio.lowlevel
 import numpy
 import pytest
 
@@ -23,9 +24,8 @@ from hixl_aio import (
     RegionBusyError,
 )
 
+from ..loops import Promise, Tasks, gather, turns
 from .support import Pair, connected
-
-pytestmark = pytest.mark.asyncio
 
 
 @pytest.mark.parametrize(
@@ -196,18 +196,19 @@ async def test_dlpack_goes_through_numpy(one: Engine) -> None:
     assert region.__dlpack_device__() == (1, 0)
 
 
-async def test_closing_a_region_waits_for_operations_of_ours(pair: Pair) -> None:
+async def test_closing_a_region_waits_for_operations_of_ours(pair: Pair, tasks: Tasks) -> None:
     """While an operation holds it the region is busy; when it is closed, nothing can touch the memory."""
     size = 16 << 20
     _, remote = await pair.target(size)
     source = await pair.source(size)
     operations = [pair.near.put(source, remote) for _ in range(10)]
     assert source.busy
-    first, second = asyncio.create_task(source.aclose()), asyncio.create_task(source.aclose())
-    await asyncio.sleep(0)
+    first, second = tasks.start(source.aclose()), tasks.start(source.aclose())
+    await turns()
     with pytest.raises(ClosedError):
         pair.near.put(source, remote)
-    await asyncio.gather(first, second)
+    await first.result()
+    await second.result()
     assert all(operation.done() for operation in operations)
     assert source.closed
     await source.aclose()
@@ -218,14 +219,14 @@ async def test_a_region_that_stays_busy_says_so(link: str) -> None:
     async with connected(EngineOptions(links=(link,), drain_timeout=0.01), link) as pair:
         _, remote = await pair.target(8)
         source = await pair.source(8)
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        operation = pair.near.put(source, remote, ready=future)
+        future = Promise()
+        operation = pair.near.put(source, remote, ready=future.awaitable)
         with pytest.raises(RegionBusyError) as busy:
             await source.aclose()
         assert busy.value.pins == 1
         with pytest.raises(ClosedError):
             pair.near.put(source, remote)
-        future.set_result(None)
+        future.set()
         await operation
         await source.aclose()
         assert pair.near.statistics().regions == 0
@@ -238,21 +239,20 @@ async def test_closing_a_region_while_its_engine_closes() -> None:
             regions = [await engine.allocate(8) for _ in range(10)]
             calls = [region.aclose() for region in regions]
             calls.insert(place, engine.aclose())
-            await asyncio.gather(*calls)
+            await gather(*calls)
             assert all(region.closed for region in regions)
 
 
-async def test_closing_a_region_under_cancellation_closes_it(pair: Pair) -> None:
+async def test_closing_a_region_under_cancellation_closes_it(pair: Pair, tasks: Tasks) -> None:
     """The cancellation is raised when the region is closed."""
     size = 8 << 20
     _, remote = await pair.target(size)
     source = await pair.source(size)
     operations = [pair.near.put(source, remote) for _ in range(10)]
-    task = asyncio.create_task(source.aclose())
-    await asyncio.sleep(0)
+    task = tasks.start(source.aclose())
+    await turns()
     task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
+    assert await task.cancelled()
     assert source.closed
     assert all(operation.done() for operation in operations)
     assert pair.near.statistics().regions == 0
@@ -262,21 +262,23 @@ async def test_cancelled_making_of_regions_leaves_none(one: Engine) -> None:
     """Whenever the cancellation comes, the region is made or it is given back."""
     buffers = [bytearray(8) for _ in range(10)]
     made = []
-    for turns, buffer in enumerate(buffers):
+    for count, buffer in enumerate(buffers):
         for start in (one.allocate(8), one.register(buffer)):
-            task = asyncio.create_task(start)
-            for _ in range(turns):
-                await asyncio.sleep(0)
-            task.cancel()
-            result = (await asyncio.gather(task, return_exceptions=True))[0]
-            if not isinstance(result, BaseException):
-                made.append(result)
-    del task, result  # a traceback holds the frames that it names
+            async with Tasks() as tasks:
+                task = tasks.start(start)
+                for _ in range(count):
+                    await anyio.lowlevel.checkpoint()
+                task.cancel()
+                result = await task.outcome()
+                if not isinstance(result, BaseException):
+                    made.append(result)
+    del tasks, task, result  # a traceback holds the frames that it names
+    gc.collect()
     for region in made:
         await region.aclose()
-    async with asyncio.timeout(5):
+    with anyio.fail_after(5):
         # The answers to what was cancelled have nobody who waits for them.
         while len(one._runtime.requests) or one.statistics().native["regions"]:  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
+            await anyio.sleep(0.001)
     for buffer in buffers:
         buffer.append(1)

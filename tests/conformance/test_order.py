@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-
+import anyio
 import pytest
 
 from hixl_aio import (
@@ -17,9 +16,8 @@ from hixl_aio import (
     UnsupportedError,
 )
 
+from ..loops import Promise, gather, turns
 from .support import LINKS, Pair, connected
-
-pytestmark = pytest.mark.asyncio
 
 
 async def test_after_a_fence_later_operations_see_earlier_bytes(pair: Pair) -> None:
@@ -61,7 +59,7 @@ async def test_flush_waits_for_everything_called_before(pair: Pair) -> None:
     _, remote = await pair.target(1 << 20)
     source = await pair.source(1 << 20, 2)
     operations = [pair.near.put(source, remote) for _ in range(20)]
-    await asyncio.gather(pair.near.flush(pair.peer), pair.near.flush(), pair.near.flush(pair.peer))
+    await gather(pair.near.flush(pair.peer), pair.near.flush(), pair.near.flush(pair.peer))
     assert all(operation.done() for operation in operations)
     await pair.near.flush()
 
@@ -84,7 +82,7 @@ async def test_an_operation_starts_when_it_is_ready(pair: Pair) -> None:
     """The memory is pinned from the call, and nothing moves before `ready` resolves."""
     region, remote = await pair.target(8)
     source = await pair.source(8, 1)
-    gate = asyncio.Event()
+    gate = anyio.Event()
     operation = pair.near.put(source, remote, ready=gate.wait(), signal="s")
     other = pair.near.put(source[0:1], remote[7:8])  # is not held up by it
     await other
@@ -102,14 +100,14 @@ async def test_ready_takes_futures_tasks_and_completions(pair: Pair) -> None:
     """Anything awaitable will do; what belongs to the caller is only watched."""
     region, remote = await pair.target(8)
     source = await pair.source(8, 3)
-    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    first = pair.near.put(source[0:4], remote[0:4], ready=future)
+    future = Promise()
+    first = pair.near.put(source[0:4], remote[0:4], ready=future.awaitable)
     second = pair.near.put(source[4:8], remote[4:8], ready=first)
     done = pair.near.put(source, remote, ready=pair.near.put(source, remote))
     await done
     assert not first.done()
     assert not second.done()
-    future.set_result(None)
+    future.set()
     await second
     assert first.done()
     assert bytes(region.view()) == b"\x03" * 8
@@ -121,7 +119,7 @@ async def test_a_failed_ready_moves_nothing_and_sends_the_negative_form(pair: Pa
     source = await pair.source(8, 1)
 
     async def fails() -> None:
-        await asyncio.sleep(0)
+        await turns()
         raise KeyError("not today")
 
     operation = pair.near.put(source, remote, ready=fails(), signal="s", payload=b"p")
@@ -167,16 +165,16 @@ async def test_cancelling_what_is_not_ready_ends_it_at_once(pair: Pair) -> None:
     """In line, a stop is immediate: memory free, negative signal sent, its coroutine ended."""
     region, remote = await pair.target(8)
     source = await pair.source(8, 1)
-    ended = asyncio.Event()
+    ended = anyio.Event()
 
     async def never() -> None:
         try:
-            await asyncio.Event().wait()
+            await anyio.Event().wait()
         finally:
             ended.set()
 
     operation = pair.near.put(source, remote, ready=never(), signal="s")
-    await asyncio.sleep(0)
+    await turns()
     assert operation.cancel()
     assert operation.done()
     assert not operation.cancel()
@@ -192,14 +190,14 @@ async def test_a_deadline_in_line_ends_it_and_moves_nothing(pair: Pair) -> None:
     """The deadline counts from the call, also while the operation waits for what it is ready on."""
     region, remote = await pair.target(8)
     source = await pair.source(8, 1)
-    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    operation = pair.near.put(source, remote, ready=future, timeout=0.01, signal="s")
+    future = Promise()
+    operation = pair.near.put(source, remote, ready=future.awaitable, timeout=0.01, signal="s")
     with pytest.raises(TransferTimeoutError) as over:
         await operation
     assert over.value.timeout == 0.01
     assert not source.busy
-    future.set_result(None)  # comes too late, and does nothing
-    await asyncio.sleep(0)
+    future.set()  # comes too late, and does nothing
+    await turns()
     assert (await pair.far.wait_signal("s")).error is not None
     assert bytes(region.view()) == bytes(8)
 
@@ -217,7 +215,7 @@ async def test_a_full_line_raises_and_room_can_be_waited_for(link: str) -> None:
             pair.near.put(source, remote)
         assert (full.value.waiting, full.value.limit) == (3, 3)
         assert pair.peer.inflight == 2
-        await asyncio.gather(*(pair.near.wait_capacity(pair.peer) for _ in range(4)))
+        await gather(*(pair.near.wait_capacity(pair.peer) for _ in range(4)))
         operations.append(pair.near.put(source, remote))
         await pair.near.flush()
         assert all(operation.exception() is None and operation.done() for operation in operations)
@@ -230,5 +228,5 @@ async def test_native_slots_count_like_credits(link: str) -> None:
         region, remote = await pair.target(300_000)
         source = await pair.source(300_000, 5)
         operations = [pair.near.put(source, remote) for _ in range(100)]
-        await asyncio.gather(*operations)
+        await gather(*operations)
         assert bytes(region.view()) == b"\x05" * 300_000

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
 
+import anyio
+import anyio.lowlevel
 import pytest
 
 from hixl_aio import (
@@ -16,6 +17,7 @@ from hixl_aio import (
     HandshakeError,
     InvalidArgumentError,
     NotRegisteredError,
+    Peer,
     PeerError,
     PeerLostError,
     PeerNotConnectedError,
@@ -24,9 +26,8 @@ from hixl_aio import (
     StaleRegionError,
 )
 
+from ..loops import CANCELLED, Promise, Tasks, gather, outcomes, turns
 from .support import Pair, connected
-
-pytestmark = pytest.mark.asyncio
 
 
 async def test_a_second_connect_returns_the_same_peer(pair: Pair) -> None:
@@ -36,7 +37,7 @@ async def test_a_second_connect_returns_the_same_peer(pair: Pair) -> None:
     assert dict(pair.near.peers) == {pair.far.address: pair.peer}
     assert dict(pair.far.peers) == {pair.near.address: pair.back}
     async with Engine(options=pair.near.options) as third:
-        peers = await asyncio.gather(*(third.connect(pair.far.address) for _ in range(5)))
+        peers = await gather(*(third.connect(pair.far.address) for _ in range(5)))
         assert len(set(peers)) == 1
 
 
@@ -44,7 +45,7 @@ async def test_connects_from_both_sides_at_once_end_in_one_peer() -> None:
     """Twenty times: each side has one peer, and data flows both ways."""
     for _ in range(20):
         async with Engine() as left, Engine() as right:
-            one, other = await asyncio.gather(left.connect(right.address), right.connect(left.address))
+            one, other = await gather(left.connect(right.address), right.connect(left.address))
             assert (len(left.peers), len(right.peers)) == (1, 1)
             await left.signal(one, "s")
             await right.signal(other, "s")
@@ -81,44 +82,42 @@ async def test_nobody_listening_is_told_within_the_timeout(one: Engine) -> None:
     assert not one.peers
 
 
-async def test_a_stranger_is_refused(one: Engine) -> None:
+async def test_a_stranger_is_refused(one: Engine, tasks: Tasks) -> None:
     """Something that speaks another protocol ends in a typed error, not in a hang."""
-    loop = asyncio.get_running_loop()
     with socket.create_server(("127.0.0.1", 0)) as stranger:
-        stranger.setblocking(False)
         host, port = stranger.getsockname()
-        connecting = asyncio.create_task(one.connect(f"{host}:{port}", timeout=2))
-        connection, _ = await loop.sock_accept(stranger)
+        connecting = tasks.start(one.connect(f"{host}:{port}", timeout=2))
+        await anyio.wait_readable(stranger)
+        connection, _ = stranger.accept()
         with connection:
-            await loop.sock_sendall(connection, b"HTTP/1.1 400 Bad Request\r\n\r\n" * 20)
+            connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n" * 20)
         with pytest.raises(PeerError) as refused:
-            await connecting
+            await connecting.result()
     assert isinstance(refused.value, HandshakeError | PeerLostError | PeerNotConnectedError)
 
 
-async def test_a_cancelled_connect_leaves_no_peer(one: Engine) -> None:
+async def test_a_cancelled_connect_leaves_no_peer(one: Engine, tasks: Tasks) -> None:
     """Neither side keeps a connection that nobody wanted, whenever the cancellation came."""
     async with Engine() as other:
-        for turns in range(12):
-            task = asyncio.create_task(one.connect(other.address))
-            for _ in range(turns):
-                await asyncio.sleep(0)
-            if task.done():
-                await task
+        for count in range(12):
+            task = tasks.start(one.connect(other.address))
+            for _ in range(count):
+                await anyio.lowlevel.checkpoint()
             task.cancel()
-            result = (await asyncio.gather(task, return_exceptions=True))[0]
-            if isinstance(result, asyncio.CancelledError):
+            result = await task.outcome()
+            if isinstance(result, CANCELLED):
                 await _until(lambda: not one.peers and not other.peers and not len(one._runtime.requests))
             else:
-                await result.aclose()  # type: ignore[union-attr]
+                assert isinstance(result, Peer)
+                await result.aclose()
                 await _until(lambda: not other.peers)
 
 
 async def _until(true: object) -> None:
     assert callable(true)
-    async with asyncio.timeout(5):
+    with anyio.fail_after(5):
         while not true():  # noqa: ASYNC110  (the other side has no event of ours)
-            await asyncio.sleep(0.001)
+            await anyio.sleep(0.001)
 
 
 async def test_regions_are_found_by_label(pair: Pair) -> None:
@@ -174,7 +173,7 @@ async def test_aborting_a_peer_ends_what_is_under_way(pair: Pair) -> None:
     source = await pair.source(size)
     operations = [pair.near.put(source, remote) for _ in range(20)]
     await pair.peer.abort()
-    await asyncio.gather(*operations, return_exceptions=True)
+    await outcomes(*operations)
     assert any(operation.exception() is not None for operation in operations)
     assert all(isinstance(operation.exception(), PeerError | ClosedError | None) for operation in operations)
     assert not source.busy
@@ -192,7 +191,7 @@ async def test_a_peer_that_goes_fails_its_operations_only(link: str) -> None:
         old = peer.region("x") if link in ("shm", "inproc", "cooperative") else None
         held = None
         if old is not None:
-            held = stable.near.put(source, old, ready=asyncio.get_running_loop().create_future())
+            held = stable.near.put(source, old, ready=Promise().awaitable)
         await leaving.aclose()
         await _until(lambda: peer.state is PeerState.LOST)
         if held is not None and old is not None:
@@ -206,17 +205,17 @@ async def test_a_peer_that_goes_fails_its_operations_only(link: str) -> None:
         assert leaving.address not in stable.near.peers
 
 
-async def test_accept_gives_each_peer_once() -> None:
+async def test_accept_gives_each_peer_once(tasks: Tasks) -> None:
     """Waiting or not, cancelled or not: every peer that connects is handed out exactly once."""
     async with Engine() as server:
-        waiting = [asyncio.create_task(server.accept()) for _ in range(2)]
-        await asyncio.sleep(0)
+        waiting = [tasks.start(server.accept()) for _ in range(2)]
+        await turns()
         waiting[0].cancel()
         clients = [Engine() for _ in range(3)]
         for client in clients:
             await client.__aenter__()
             await client.connect(server.address)
-        accepted = [await waiting[1], await server.accept(), await server.accept()]
+        accepted = [await waiting[1].result(), await server.accept(), await server.accept()]
         assert {peer.address for peer in accepted} == {client.address for client in clients}
         for client in clients:
             await client.aclose()

@@ -21,7 +21,7 @@ from .support import Pair
 
 torch: Any = pytest.importorskip("torch")
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.torch]
+pytestmark = pytest.mark.torch
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
+from collections.abc import Awaitable
 
+import anyio
 import pytest
 
 from hixl_aio import (
@@ -21,9 +22,8 @@ from hixl_aio import (
     TransferTimeoutError,
 )
 
+from ..loops import CANCELLED, Promise, Tasks, turns
 from .support import Pair, connected
-
-pytestmark = pytest.mark.asyncio
 
 TASKS = 12
 ROUNDS = 25
@@ -34,8 +34,9 @@ EXPECTED = (TransferStoppedError, TransferTimeoutError)
 class Traffic:
     """Everything that one run has sent and seen."""
 
-    def __init__(self, pair: Pair, seed: int) -> None:
+    def __init__(self, pair: Pair, seed: int, tasks: Tasks) -> None:
         self.pair = pair
+        self.tasks = tasks
         self.random = random.Random(seed)
         self.operations: list[Completion] = []
         self.signals_sent = 0
@@ -71,12 +72,11 @@ class Traffic:
         self.operations.append(operation)
         return operation
 
-    def soon(self) -> asyncio.Future[None]:
+    def soon(self) -> Awaitable[None]:
         """Something that resolves in a turn of its own."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[None] = loop.create_future()
-        loop.call_soon(future.set_result, None)
-        return future
+        promise = Promise()
+        self.tasks.start(promise.keep())
+        return promise.awaitable
 
     async def task(self, slot: int) -> None:
         for _ in range(ROUNDS):
@@ -86,22 +86,22 @@ class Traffic:
                 await self.pair.near.wait_capacity(self.pair.peer)
                 continue
             except SignalQueueFullError:
-                await asyncio.sleep(0)
+                await turns()
                 continue
             chance = self.random.random()
             if chance < 0.1:
                 self.pair.near.fence(self.pair.peer)
             if chance < 0.3:
                 continue  # dropped
-            waiter = asyncio.create_task(operation.wait(join=chance < 0.9))
+            waiter = self.tasks.start(operation.wait(join=chance < 0.9))
             for _ in range(self.random.randrange(4)):
-                await asyncio.sleep(0)
+                await turns()
             if chance < 0.5:
                 waiter.cancel()
             elif chance < 0.6:
                 operation.cancel()
-            result = (await asyncio.gather(waiter, return_exceptions=True))[0]
-            assert result is None or isinstance(result, (*EXPECTED, asyncio.CancelledError)), result
+            result = await waiter.outcome()
+            assert result is None or isinstance(result, (*EXPECTED, *CANCELLED)), result
 
     async def take(self) -> int:
         """The receiver: every signal once, with sequence numbers that have no gap, up to the last."""
@@ -119,7 +119,7 @@ class Traffic:
             try:
                 await self.pair.near.signal(self.pair.peer, "last")
             except SignalQueueFullError:
-                await asyncio.sleep(0)
+                await turns()
             else:
                 return
 
@@ -129,10 +129,10 @@ class Traffic:
         self.source = await pair.source(SLOT * TASKS, 1)
         await pair.near.signal(pair.peer, "first")
         self.first_sequence = (await pair.far.wait_signal("first")).sequence + 1
-        receiver = asyncio.create_task(self.take())
-        async with asyncio.TaskGroup() as group:
+        receiver = self.tasks.start(self.take())
+        async with Tasks() as group:
             for slot in range(TASKS):
-                group.create_task(self.task(slot))
+                group.start(self.task(slot))
         try:
             await pair.near.flush()
         except HixlAioError as error:
@@ -143,10 +143,10 @@ class Traffic:
             assert operation.state is OperationState.SETTLED
             found = operation.exception()
             assert found is None or isinstance(found, EXPECTED), found
-        async with asyncio.timeout(10):
+        with anyio.fail_after(10):
             await self.say_last()
             # One for each, in the positive or the negative form, up to the last.
-            assert await receiver == self.signals_sent
+            assert await receiver.result() == self.signals_sent
         assert not self.source.busy
 
 
@@ -156,8 +156,8 @@ async def test_random_traffic_has_one_outcome_each(link: str, seed: int) -> None
     options = EngineOptions(
         links=(link,), credits_per_peer=5, line_capacity=20, signal_capacity=16, chunk_nbytes=65_536
     )
-    async with connected(options, link) as pair:
-        traffic = Traffic(pair, seed)
+    async with connected(options, link) as pair, Tasks() as tasks:
+        traffic = Traffic(pair, seed, tasks)
         await traffic.run()
         statistics = pair.near.statistics()
         assert statistics.in_flight == statistics.busy_regions == 0

@@ -26,8 +26,6 @@ from hixl_aio import (
 
 from .support import Pair
 
-pytestmark = pytest.mark.asyncio
-
 
 async def test_the_forced_link_is_the_route(pair: Pair) -> None:
     """The route names the link that was forced, with a reason."""
