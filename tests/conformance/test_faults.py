@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 
 import pytest
@@ -23,22 +22,21 @@ from hixl_aio import (
 )
 from hixl_aio.testing import FaultPlan
 
+from ..loops import Tasks, outcomes
 from .support import faulty
-
-pytestmark = pytest.mark.asyncio
 
 
 async def test_a_lost_signal_fails_the_link(link: str) -> None:
     """What came before the gap is delivered, what comes after is not, and whoever waits hears why."""
     plan = FaultPlan()
-    async with faulty(link, far=plan) as pair:
+    async with faulty(link, far=plan) as pair, Tasks() as tasks:
         plan.drop_signal("b")
-        waiting = asyncio.create_task(pair.far.wait_signal("c", peer=pair.back))
+        waiting = tasks.start(pair.far.wait_signal("c", peer=pair.back))
         for name in ("a", "b", "c"):
             await pair.near.signal(pair.peer, name)
         assert (await pair.far.wait_signal("a")).sequence == 1
         with pytest.raises(PeerLostError, match="signal 3 came after signal 1: 1 of its signals were lost"):
-            await waiting
+            await waiting.result()
         assert pair.back.state is PeerState.LOST
         with pytest.raises(PeerLostError):
             await pair.far.wait_signal("b", peer=pair.back)
@@ -67,7 +65,7 @@ async def test_a_failure_moves_nothing_and_sends_the_negative_signal(link: str) 
             pair.near.put(source, remote[8 * n : 8 * n + 8], signal=f"s{n}", payload=bytes([n]))
             for n in range(5)
         ]
-        results = await asyncio.gather(*puts, return_exceptions=True)
+        results = await outcomes(*puts)
         assert [type(result) for result in results if result] == [TransferFailedError]
         assert (results.index(results[2]), failing.hits, source.busy) == (2, 1, False)
         assert bytes(target.view()) == bytes([7] * 16 + [0] * 8 + [7] * 16)
