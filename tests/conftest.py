@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import inspect
 import os
 import threading
 import time
@@ -13,6 +14,8 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 import uvloop
+
+from .loops import run_on
 
 
 def _descriptors() -> dict[str, str]:
@@ -72,6 +75,21 @@ def _asyncio_leaves_nothing(request: pytest.FixtureRequest) -> None:
     """Set up before all other asynchronous fixtures, so that it looks after them."""
     if request.node.get_closest_marker("asyncio") is not None:
         request.getfixturevalue("_no_task_left")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is marked `trio_only` on trio."""
+    is_coroutine = inspect.iscoroutinefunction(pyfuncitem.obj)
+    if not is_coroutine or pyfuncitem.get_closest_marker("trio_only") is None:
+        return None
+    given = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}
+
+    async def main() -> None:
+        await pyfuncitem.obj(**given)
+
+    run_on("trio", main)
+    return True
 
 
 _BEFORE = pytest.StashKey[tuple[dict[str, str], set[str], set[str]]]()

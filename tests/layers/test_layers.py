@@ -106,7 +106,7 @@ def test_core_and_bridge_do_not_know_each_other() -> None:
 
 
 def test_only_the_bridges_know_their_loops() -> None:
-    """asyncio below the public modules is imported by its bridge and by `run` alone; trio by nobody yet."""
+    """Below the public modules asyncio is imported by its bridge and by `run` alone, trio by its bridge."""
     below = {name for name, _ in modules() if rank(name) <= 4}
     allowed = {"hixl_aio._bridge.asyncio", "hixl_aio._run"}
     for name, path in modules():
@@ -115,6 +115,46 @@ def test_only_the_bridges_know_their_loops() -> None:
             assert top != "trio" or name == "hixl_aio._bridge.trio", f"{path}:{line} imports trio"
             if top in ("asyncio", "uvloop", "anyio") and name in below:
                 assert name in allowed, f"{path}:{line} imports {top}"
+
+
+def test_the_trio_bridge_is_imported_where_trio_runs() -> None:
+    """By what detects the loop, inside of a function; nothing else names it, and nothing needs trio."""
+    for name, path in modules():
+        named = [line for found, line in imports(path) if found.startswith("hixl_aio._bridge.trio")]
+        assert not named or name == "hixl_aio._bridge.detect", f"{path}:{named} imports the trio bridge"
+        top = {node.lineno for node in ast.parse(path.read_text()).body}
+        assert not top.intersection(named), f"{path}:{named} imports the trio bridge at once"
+
+
+def test_everything_but_the_trio_bridge_works_without_trio() -> None:
+    """Every module is imported, and a put, a cancelled wait and a closing run, with trio blocked."""
+    names = [name for name, _ in modules() if name != "hixl_aio._bridge.trio" and "__main__" not in name]
+    code = f"""
+import importlib, sys
+class Block:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "trio":
+            raise ModuleNotFoundError("there is no trio here", name=name)
+sys.meta_path.insert(0, Block())
+import anyio, hixl_aio
+for name in {names}:
+    importlib.import_module(name)
+async def main():
+    async with hixl_aio.Engine() as one, hixl_aio.Engine() as other:
+        region = await other.allocate(8, label="x", access=hixl_aio.Access.WRITE)
+        peer = await one.connect(other.address)
+        await one.put(await one.register(b"12345678"), peer.region("x"))
+        with anyio.move_on_after(0.001) as scope:
+            await other.wait_signal("s")
+        print(scope.cancelled_caught, bytes(region.view()).decode())
+hixl_aio.run(main())
+anyio.run(main)
+assert "trio" not in sys.modules
+"""
+    run = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (run.returncode, run.stdout) == (0, "True 12345678\n" * 2), run.stderr
 
 
 def test_torch_is_recognised_and_never_imported() -> None:

@@ -11,9 +11,9 @@ serves. trio ends them with the run, and crashes on what they raise: nothing may
 
 from __future__ import annotations
 
-import contextvars
 import logging
 from collections.abc import Awaitable, Callable
+from contextvars import Context, copy_context
 from math import inf
 from typing import Any, Final
 
@@ -44,20 +44,37 @@ class _Waiter:
         self.task: Task | None = None  # while it is parked
         self.woken = False
 
-    def let_go(self, _: object) -> Abort:
+    def wake(self) -> None:
+        # Woken before it parks, the task does not sleep; cancelled before that, it has gone.
+        task, self.task, self.woken = self.task, None, True
+        if task is not None:
+            trio.lowlevel.reschedule(task)
+
+    def abort(self, raise_cancel: RaiseCancelT) -> Abort:
         self.task = None
         return Abort.SUCCEEDED
 
 
-class _Stop:
-    """A join that was cancelled."""
+class _Joined(_Waiter):
+    """A waiter whose task may not just go."""
 
-    __slots__ = ("error", "raise_cancel", "remaining")
+    __slots__ = ("error", "raise_cancel", "remaining", "target")
 
-    def __init__(self) -> None:
+    def __init__(self, target: Joinable) -> None:
+        super().__init__()
+        self.target = target
         self.raise_cancel: RaiseCancelT | None = None
         self.remaining: tuple[Waitable, float] | None = None
         self.error: Exception | None = None
+
+    def abort(self, raise_cancel: RaiseCancelT) -> Abort:
+        self.raise_cancel = raise_cancel
+        try:
+            self.remaining = self.target.detach(self)  # asks for the stop, now
+        except Exception as error:  # trio would not survive it
+            self.error = error
+        self.wake()
+        return Abort.FAILED
 
 
 class TrioBridge:
@@ -87,50 +104,35 @@ class TrioBridge:
         return _Waiter()
 
     def wake(self, waiter: _Waiter) -> None:
-        # Woken before it parks, it does not sleep; cancelled before, it has gone.
-        task, waiter.task, waiter.woken = waiter.task, None, True
-        if task is not None:
-            trio.lowlevel.reschedule(task)
+        waiter.wake()
 
     async def park(self, waiter: _Waiter) -> None:
-        await self._sleep(waiter, waiter.let_go)
-
-    async def park_for(self, waiter: _Waiter, seconds: float) -> bool:
-        with trio.move_on_after(seconds):
-            await self._sleep(waiter, waiter.let_go)
-        return waiter.woken
-
-    @staticmethod
-    async def _sleep(waiter: _Waiter, abort: Callable[[RaiseCancelT], Abort]) -> None:
         if waiter.woken:
             await trio.lowlevel.checkpoint()
             return
         waiter.task = trio.lowlevel.current_task()
-        await trio.lowlevel.wait_task_rescheduled(abort)
+        await trio.lowlevel.wait_task_rescheduled(waiter.abort)
+
+    async def park_for(self, waiter: _Waiter, seconds: float) -> bool:
+        with trio.move_on_after(seconds):
+            await self.park(waiter)
+        return waiter.woken
 
     async def join(self, target: Joinable) -> None:
-        waiter, stop = _Waiter(), _Stop()
-        target.attach(waiter)
-
-        def cannot_go(raise_cancel: RaiseCancelT) -> Abort:
-            stop.raise_cancel = raise_cancel
-            try:
-                stop.remaining = target.detach(waiter)  # asks for the stop, now
-            except Exception as error:  # trio would not survive it
-                stop.error = error
-            self.wake(waiter)
-            return Abort.FAILED
-
-        await self._sleep(waiter, cannot_go)
-        if stop.raise_cancel is None:
+        joined = _Joined(target)
+        target.attach(joined)
+        await self.park(joined)
+        if joined.raise_cancel is None:
             return
-        if stop.error is not None:
-            raise stop.error
-        if stop.remaining is not None:
-            settled, _ = await self.hold(*stop.remaining)  # the first cancellation stands
+        if joined.error is not None:
+            raise joined.error
+        if joined.remaining is not None:
+            settled, further = await self.hold(*joined.remaining)
             if not settled:
                 target.give_up()
-        stop.raise_cancel()
+            if isinstance(further, KeyboardInterrupt):
+                raise further  # trio gives it once; a cancellation stands for as long as its scope
+        joined.raise_cancel()
 
     async def hold(
         self, gate: Waitable, seconds: float | None, *, patient: bool = True
@@ -193,17 +195,15 @@ class TrioBridge:
         self._reader.cancel()  # takes the descriptor off the poll at once: it may be closed now
 
     def call_soon(
-        self,
-        callback: Callable[..., object],
-        *args: object,
-        context: contextvars.Context | None = None,
+        self, callback: Callable[..., object], *args: object, context: Context | None = None
     ) -> None:
-        context = context or contextvars.copy_context()
+        context = context or copy_context()
         self._token.run_sync_soon(self._guarded, context.run, callback, *args)
 
     def call_later(self, seconds: float, callback: Callable[[], None]) -> Cancellable:
         timer = trio.CancelScope()
-        self._spawn(self._ring, timer, trio.current_time() + seconds, callback, name="hixl_aio timer")
+        when = trio.current_time() + seconds
+        trio.lowlevel.spawn_system_task(self._ring, timer, when, callback, name="hixl_aio timer")
         return timer
 
     async def _ring(self, timer: trio.CancelScope, when: float, callback: Callable[[], None]) -> None:
@@ -219,7 +219,10 @@ class TrioBridge:
         self, awaitable: Awaitable[object], callback: Callable[[BaseException | None], None]
     ) -> Callable[[], None]:
         followed = trio.CancelScope()
-        self._spawn(self._await, followed, awaitable, callback, name="hixl_aio follower")
+        context = copy_context()
+        trio.lowlevel.spawn_system_task(
+            self._await, followed, awaitable, callback, name="hixl_aio follower", context=context
+        )
         return followed.cancel
 
     async def _await(
@@ -238,10 +241,6 @@ class TrioBridge:
             self._guarded(callback, error)
         elif isinstance(error, Exception):
             self.report("what a stopped operation was waiting for has failed", error)
-
-    @staticmethod
-    def _spawn(function: Callable[..., Awaitable[object]], *args: object, name: str) -> None:
-        trio.lowlevel.spawn_system_task(function, *args, name=name, context=contextvars.copy_context())
 
     def _guarded(self, callback: Callable[..., object], *args: Any) -> None:
         try:
