@@ -17,6 +17,8 @@ T = TypeVar("T")
 def run(main: Coroutine[Any, Any, T], *, debug: bool | None = None) -> T:
     """Run a coroutine as the whole program, on uvloop where it is installed, else on asyncio's own loop.
 
+    For asyncio only: on trio, `trio.run(main)` does it all.
+
     Completion means: what `asyncio.run` means by it: the loop, its tasks and its threads are gone.
 
     Args:

@@ -31,7 +31,8 @@ __all__ = ("Engine", "StreamEvent")
 
 
 class Engine:
-    """One end of transfers: an async context manager that belongs to the loop that opened it.
+    """One end of transfers: an async context manager that belongs to the loop that opened it, asyncio's or
+    trio's.
 
     ::
 
