@@ -6,6 +6,7 @@ import asyncio
 import gc
 import inspect
 import os
+import signal
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -52,8 +53,10 @@ def _children() -> set[str]:
 
 
 def pytest_configure() -> None:
-    """libuv opens one pipe for the whole process with its first loop: let that be now."""
-    uvloop.new_event_loop().close()
+    """What belongs to the whole process: a pipe of libuv's, and that Ctrl-C ends children."""
+    uvloop.new_event_loop().close()  # the first loop opens the pipe: let that be now
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell has started us in the background
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_finish() -> None:
