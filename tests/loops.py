@@ -20,6 +20,7 @@ import trio
 import uvloop
 
 __all__ = (
+    "ASYNCIO_LOOPS",
     "CANCELLED",
     "LOOPS",
     "Promise",
@@ -47,6 +48,12 @@ def on_trio() -> bool:
 # ---- loops
 
 
+def _debug_loop() -> asyncio.AbstractEventLoop:
+    loop = asyncio.new_event_loop()
+    loop.set_debug(True)
+    return loop
+
+
 def _eager_loop() -> asyncio.AbstractEventLoop:
     loop = asyncio.new_event_loop()
     if sys.version_info >= (3, 12):
@@ -54,17 +61,12 @@ def _eager_loop() -> asyncio.AbstractEventLoop:
     return loop
 
 
-def _asyncio(main: Main, *, debug: bool = False, factory: Callable[[], Any] | None = None) -> None:
-    with asyncio.Runner(debug=debug, loop_factory=factory) as runner:
-        runner.run(main())
-
-
-LOOPS: Final[Mapping[str, Callable[[Main], None]]] = {
-    "asyncio": lambda main: _asyncio(main, debug=True),
-    "uvloop": lambda main: _asyncio(main, factory=uvloop.new_event_loop),
-    **({"eager": lambda main: _asyncio(main, factory=_eager_loop)} if sys.version_info >= (3, 12) else {}),
-    "trio": lambda main: trio.run(main),
+ASYNCIO_LOOPS: Final[Mapping[str, Callable[[], asyncio.AbstractEventLoop]]] = {
+    "asyncio": _debug_loop,
+    "uvloop": uvloop.new_event_loop,
+    **({"eager": _eager_loop} if sys.version_info >= (3, 12) else {}),
 }
+LOOPS: Final = (*ASYNCIO_LOOPS, "trio")
 
 
 def run_on(loop: str, main: Main) -> None:
@@ -78,7 +80,11 @@ def run_on(loop: str, main: Main) -> None:
         left = _tasks() - before
         assert not left, f"tasks are left: {left}"
 
-    LOOPS[loop](watched)
+    if loop == "trio":
+        trio.run(watched)
+        return
+    with asyncio.Runner(loop_factory=ASYNCIO_LOOPS[loop]) as runner:
+        runner.run(watched())
 
 
 def _tasks() -> set[Any]:

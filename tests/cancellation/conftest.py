@@ -2,6 +2,16 @@
 
 from __future__ import annotations
 
-from tests.conformance.conftest import pytest_asyncio_loop_factories
+import asyncio
+from collections.abc import Callable, Mapping
 
-__all__ = ("pytest_asyncio_loop_factories",)
+import pytest
+
+from ..loops import ASYNCIO_LOOPS
+
+
+def pytest_asyncio_loop_factories(
+    config: pytest.Config, item: pytest.Item
+) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """The loops."""
+    return ASYNCIO_LOOPS

@@ -16,7 +16,7 @@ import pytest
 
 from hixl_aio import Engine, EngineOptions
 
-from ..loops import LOOPS, Tasks, run_on
+from ..loops import ASYNCIO_LOOPS, LOOPS, Tasks, run_on
 from .support import LINKS, connected
 
 
@@ -36,8 +36,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             "one that is about asyncio itself gets the mark `asyncio_only`."
         )
     asyncio_only = definition.get_closest_marker("asyncio_only") is not None
-    loops = [name for name in LOOPS if name != "trio" or not asyncio_only]
-    metafunc.parametrize("loop", loops, indirect=True)
+    metafunc.parametrize("loop", tuple(ASYNCIO_LOOPS) if asyncio_only else LOOPS, indirect=True)
 
 
 @pytest.hookimpl(tryfirst=True)
