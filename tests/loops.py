@@ -42,7 +42,11 @@ CANCELLED: Final = (asyncio.CancelledError, trio.Cancelled)
 
 def on_trio() -> bool:
     """The code that asks runs on trio."""
-    return trio.lowlevel.in_trio_task()
+    try:
+        trio.lowlevel.current_task()
+    except RuntimeError:
+        return False
+    return True
 
 
 # ---- loops

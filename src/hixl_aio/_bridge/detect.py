@@ -33,7 +33,11 @@ def detect_bridge() -> Bridge:
 def _in_trio_task(*, hosted: bool) -> bool:
     """`hosted`: an asyncio loop runs on this thread too, as the host of a trio run or as its guest."""
     trio = sys.modules.get("trio")
-    if trio is None or not trio.lowlevel.in_trio_task():
+    if trio is None:
+        return False
+    try:
+        trio.lowlevel.current_task()
+    except RuntimeError:
         return False
     sniffio = sys.modules.get("sniffio") if hosted else None
     return sniffio is None or sniffio.current_async_library() == "trio"

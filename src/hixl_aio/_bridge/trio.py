@@ -168,8 +168,8 @@ class TrioBridge:
             gate.discard(waiter)
 
     async def checkpoint(self) -> None:
-        # What is done may be awaited anywhere; elsewhere there is nobody to yield to.
-        if trio.lowlevel.in_trio_task():
+        # What is done may be awaited anywhere; outside of trio there is nobody to yield to.
+        if running_run() is not None:
             await trio.lowlevel.checkpoint()
 
     # ---- the loop

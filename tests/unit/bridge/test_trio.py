@@ -223,10 +223,10 @@ async def test_a_join_asks_for_the_stop_in_the_step_of_the_cancellation() -> Non
     async with trio.open_nursery() as nursery:
         nursery.start_soon(join)
         await trio.testing.wait_all_tasks_blocked()
-        scope.cancel("once")
+        scope.cancel()
         assert operation.told == ["detach"]
         nursery.cancel_scope.shield = True
-        scope.cancel("twice")
+        scope.cancel()
         b.wake(operation.waiter)  # its result does not matter any more
         await trio.testing.wait_all_tasks_blocked()
         assert not ended
