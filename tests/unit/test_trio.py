@@ -27,6 +27,7 @@ from hixl_aio import (
     UnclosedResourceWarning,
     WrongLoopError,
 )
+from hixl_aio.testing import FaultPlan
 
 from ..loops import Promise
 from .conftest import Scene, SceneMaker
@@ -300,6 +301,26 @@ async def test_every_await_is_a_checkpoint(scene: SceneMaker) -> None:
         for _ in range(2):
             with trio.testing.assert_checkpoints():
                 await engine.aclose()
+
+
+async def test_the_waits_of_a_fault_plan_are_checkpoints() -> None:
+    """Also where what they wait for is there already."""
+    plan = FaultPlan()
+    async with plan.engine() as engine:
+        peer = await engine.connect(engine.address)
+        region = await engine.allocate(8, label="x", access=Access.WRITE)
+        await peer.refresh()
+        held = plan.hold()
+        operation = engine.put(await engine.register(bytearray(8)), peer.region("x"))
+        await held.wait_caught()
+        with trio.testing.assert_checkpoints():
+            await held.wait_caught()
+        held.release()
+        await operation
+        await plan.wait_pending()
+        with trio.testing.assert_checkpoints():
+            await plan.wait_pending()
+        await region.aclose()
 
 
 async def test_a_cancelled_opening_leaves_nothing_open() -> None:

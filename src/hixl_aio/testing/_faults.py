@@ -86,6 +86,7 @@ class Hold(Fault):
         Raises:
             ClosedError: the engine was closed, or is not open yet.
         """
+        await self._plan._checkpoint()
         while self.caught < count:
             runtime = self._plan._runtime
             if runtime is None or self._plan._native is None:
@@ -385,6 +386,7 @@ class FaultPlan:
 
         Cancellation: ends the wait.
         """
+        await self._checkpoint()
         while self._runtime is not None and self.pending > at_most:
             gate = Gate(self._runtime.bridge.wake)
             self._gates.append(gate)
@@ -430,6 +432,10 @@ class FaultPlan:
         if self._native is not None:
             fault._attach(self._native)
         return fault
+
+    async def _checkpoint(self) -> None:
+        if self._runtime is not None:
+            await self._runtime.checkpoint_where_due()
 
     def _wake(self) -> None:
         gates, self._gates = self._gates, []
