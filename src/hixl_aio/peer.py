@@ -95,7 +95,7 @@ class Peer:
 
     @property
     def state(self) -> PeerState:
-        """How it stands with it, at this moment: it is looked at, not remembered (a few microseconds)."""
+        """How it stands with it, at this moment: it is looked at, not remembered (ten microseconds)."""
         if self._state is PeerState.CONNECTED and self._runtime.control.is_suspect(self._id):
             return PeerState.SUSPECT
         return self._state
