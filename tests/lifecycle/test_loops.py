@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import threading
 import time
@@ -199,3 +200,17 @@ def settles_at_zero(count: Callable[[], int]) -> bool:
     while (left := count()) and time.monotonic() < limit:
         time.sleep(0.001)
     return left == 0
+
+
+def test_fifty_engines_that_open_at_once_have_an_address_each(loop: str) -> None:
+    """Port 0 is bound by the kernel and kept: no two get the same, and each is reached at its own."""
+
+    async def main() -> None:
+        engines = [Engine() for _ in range(50)]
+        await asyncio.gather(*(engine.__aenter__() for engine in engines))
+        assert len({engine.address for engine in engines}) == 50
+        for engine, other in itertools.pairwise(engines):
+            assert (await engine.connect(other.address)).incarnation == other.incarnation
+        await asyncio.gather(*(engine.aclose() for engine in engines))
+
+    run(loop, main())

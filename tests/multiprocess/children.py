@@ -90,6 +90,13 @@ async def visit(address: str) -> None:
         await engine.signal(peer, "bye")
 
 
+async def visit_nobody(address: str) -> None:
+    """Connect, map all that is there, and wait to be killed."""
+    async with Engine() as engine:
+        say(regions=(await engine.connect(address)).region("inbox").nbytes)
+        await asyncio.Event().wait()
+
+
 async def put_for_ever(address: str, links: list[str], nbytes: int) -> None:
     """An initiator that writes into the peer's inbox until it is killed."""
     async with Engine(options=options(links)) as engine:
@@ -208,6 +215,7 @@ FUNCTIONS: dict[str, Callable[..., Coroutine[Any, Any, None]]] = {
     for function in (
         serve,
         visit,
+        visit_nobody,
         put_for_ever,
         storm,
         write_generations,
