@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 import threading
 import time
 from collections.abc import Callable
@@ -105,14 +106,22 @@ def test_an_engine_that_is_dropped_in_a_callback_only_warns(
 @pytest.mark.parametrize("link", ["inproc", "shm", "cma"])
 def test_other_threads_run_while_a_destructor_joins(link: str) -> None:
     """The join of a thread that copies one chunk of 512 MiB does not hold the GIL meanwhile."""
-    beats: list[float] = []
-    stop = threading.Event()
+    # With the GIL in hand, each of the two joins is about half of it. A loaded machine may be silent once.
+    shares = [longest_silence(link) for _ in range(3)]
+    assert min(shares) < 0.3, shares
+
+
+def longest_silence(link: str) -> float:
+    """The longest time in which another thread could not run, as a share of what the destructors took."""
     holder: list[Pair] = []
 
     async def main() -> None:
         pair = await open_pair(512 * MIB, link, chunk_nbytes=1 << 30)
         pair.put_many(3)
         holder.append(pair)
+
+    stop = threading.Event()
+    beats: list[float] = []
 
     def beat() -> None:
         while not stop.is_set():
@@ -131,4 +140,5 @@ def test_other_threads_run_while_a_destructor_joins(link: str) -> None:
         stop.set()
         thread.join()
     assert ended - started > 0.02, "the chunk was copied before the join"
-    assert sum(started < moment < ended for moment in beats) >= 3
+    moments = [started, *(moment for moment in beats if started < moment < ended), ended]
+    return max(later - earlier for earlier, later in itertools.pairwise(moments)) / (ended - started)
