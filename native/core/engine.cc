@@ -23,6 +23,7 @@ bool is_ending(EventKind kind) noexcept {
     case EventKind::refreshed:
     case EventKind::allocated:
     case EventKind::fault:
+    case EventKind::looked:
       return false;
   }
   return false;

@@ -178,6 +178,10 @@ class NativeEngine {
   void connect(Token token, const std::string& address, double timeout) {
     transport().connect(token, address, timeout);
   }
+  void look(Token token, const std::string& address, double timeout) {
+    (void)transport();  // it was started
+    host_->look(token, address, timeout);
+  }
   void disconnect(Token token, PeerId peer, bool abort) { transport().disconnect(token, peer, abort); }
   void refresh(Token token, PeerId peer) { transport().refresh(token, peer); }
   void allocate(Token token, std::uint64_t nbytes, int access, std::string label) {
@@ -384,6 +388,7 @@ void bind_engine(py::module_& module) {
       .def_property_readonly("capabilities", &NativeEngine::capabilities)
       .def("counters", &NativeEngine::counters)
       .def("connect", &NativeEngine::connect)
+      .def("look", &NativeEngine::look)
       .def("disconnect", &NativeEngine::disconnect)
       .def("refresh", &NativeEngine::refresh)
       .def("allocate", &NativeEngine::allocate)
@@ -453,6 +458,9 @@ PYBIND11_MODULE(_native, module) {
   module.attr("EVENT_REGION_CLOSED") = static_cast<int>(EventKind::region_closed);
   module.attr("EVENT_SHUTDOWN") = static_cast<int>(EventKind::shutdown);
   module.attr("EVENT_FAULT") = static_cast<int>(EventKind::fault);
+  module.attr("EVENT_LOOKED") = static_cast<int>(EventKind::looked);
+  module.attr("PEER_CONNECTED") = static_cast<int>(PeerState::connected);
+  module.attr("PEER_SUSPECT") = static_cast<int>(PeerState::suspect);
   module.attr("KIND_SHARED") = static_cast<int>(MemoryKind::shared);
   module.attr("KIND_HOST") = static_cast<int>(MemoryKind::host);
   module.attr("KIND_DEVICE") = static_cast<int>(MemoryKind::device);

@@ -577,19 +577,63 @@ TEST("the death of a peer is seen although its forked child still holds the conn
   ::kill(grandchild, SIGKILL);
 }
 
-TEST("a peer that starts again at its address is another peer; the old one is down") {
+TEST("a peer that starts again at its address is another peer; the old one is down, and a look says which lives there") {
   const std::string name = "unix:hixl-aio-restart-test";
   Reach r(LinkKind::cma, kMiB, name);
   const std::string first = r.node.info(r.peer).incarnation;
+  CHECK_EQ(r.node.look(name).text, first);
   r.process.end(SIGKILL);
+  CHECK_EQ(r.node.look(name).status, Status::connect_failed);
   Process second({"target", name, std::to_string(kMiB)});
   second.expect("ready");
+  const Event looked = r.node.look(name);
+  CHECK_EQ(looked.status, Status::ok);
+  CHECK(looked.text.size() == 32 && looked.text != first);
+  CHECK(r.node.find(EventKind::accepted, 0) == nullptr);
   const PeerId again = r.node.connected(name);
   CHECK(again != r.peer);
-  CHECK(r.node.info(again).incarnation != first);
+  CHECK_EQ(r.node.info(again).incarnation, looked.text);
   CHECK(Node::until([&] { return r.node.find_peer(EventKind::peer_down, r.peer) != nullptr; }));
   CHECK_EQ(r.node.transfer(again, {Node::run(r.source.data(), r.node.remote(again, "registered"), 0, kMiB)}),
            Status::ok);
+}
+
+TEST("a look at nobody, at a stopped process and at nonsense is answered in its time; one that is pending ends with the engine") {
+  const NothingLeft before;
+  {
+    Reach r(LinkKind::shm, kMiB);
+    CHECK_EQ(r.node.look(r.address).text, r.node.info(r.peer).incarnation);
+    for (const char* nonsense : {"8.8.8.8:80", "127.0.0.1:0", "nonsense"}) {
+      CHECK(!ok(r.node.look(nonsense).status));
+    }
+    r.process.signal(SIGSTOP);
+    const Event stopped = r.node.look(r.address, 0.05);
+    CHECK_EQ(stopped.status, Status::timed_out);
+    CHECK(stopped.text.find("0.05 s") != std::string::npos);
+    const Token pending = r.node.token();
+    r.node.host().look(pending, r.address, 30);
+    r.node.shut_down();
+    CHECK_EQ(r.node.answer(EventKind::looked, pending).status, Status::closed);
+  }
+  CHECK(before.holds());
+}
+
+TEST("a stopped peer is suspect, and connected again when it goes on; a stopped one that is killed is lost") {
+  Reach r(LinkKind::shm, kMiB);
+  Node same(test::every_link);
+  const PeerId ours = r.node.connected(same);
+  CHECK_EQ(r.node.info(r.peer).state, PeerState::connected);
+  for (int round = 0; round < 3; ++round) {
+    r.process.signal(SIGSTOP);
+    CHECK(Node::until([&] { return r.node.info(r.peer).state == PeerState::suspect; }, 5));
+    CHECK_EQ(r.node.info(ours).state, PeerState::connected);
+    r.process.signal(SIGCONT);
+    CHECK(Node::until([&] { return r.node.info(r.peer).state == PeerState::connected; }, 5));
+  }
+  r.process.signal(SIGSTOP);
+  ::kill(r.process.pid, SIGKILL);
+  CHECK(Node::until([&] { return r.node.find_peer(EventKind::peer_down, r.peer) != nullptr; }, 1));
+  CHECK_EQ(r.node.find_peer(EventKind::peer_down, r.peer)->status, Status::peer_lost);
 }
 
 TEST("with a stopped peer operations stop, a disconnect is answered, the engine ends within two seconds") {

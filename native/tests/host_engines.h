@@ -146,6 +146,11 @@ class Node final : public DrainSink {
   Event connect(const std::string& to, double timeout = 5) {
     return answer(EventKind::connected, begin_connect(to, timeout), timeout + 5);
   }
+  Event look(const std::string& at, double timeout = 5) {
+    const Token mine = token();
+    host().look(mine, at, timeout);
+    return answer(EventKind::looked, mine, timeout + 5);
+  }
   // The peer, or the end of the test.
   PeerId connected(const std::string& to) {
     const Event event = connect(to);

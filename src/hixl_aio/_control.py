@@ -13,6 +13,7 @@ from hixl_aio._core.gate import Gate
 from hixl_aio._core.inbox import Taker
 from hixl_aio._failures import About, from_status, status_of
 from hixl_aio._log import log
+from hixl_aio._native import PEER_CONNECTED, PEER_SUSPECT
 from hixl_aio._requests import Request
 from hixl_aio._status import Status
 from hixl_aio.errors import (
@@ -21,6 +22,7 @@ from hixl_aio.errors import (
     HixlAioError,
     InternalError,
     NotRegisteredError,
+    PeerError,
     PeerLostError,
     PeerNotConnectedError,
     PeerRestartedError,
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 __all__ = ("ControlPlane",)
 
 _REMEMBERED: Final = 1024  # peers that are gone, for better messages
+_STANDING: Final = (PEER_CONNECTED, PEER_SUSPECT)  # as native code says it
 
 
 class ControlPlane:
@@ -83,6 +86,11 @@ class ControlPlane:
         """What native code knows of a peer."""
         return self._runtime.native.peer_info(number) if self._runtime.is_open else None
 
+    def is_suspect(self, number: int) -> bool:
+        """Its process is alive and stopped."""
+        info = self.peer_info(number)
+        return info is not None and info[4] == PEER_SUSPECT
+
     def find_region(self, peer: Peer, label: str) -> RemoteRegion:
         """A peer's region by its label."""
         self._runtime.check()
@@ -91,7 +99,7 @@ class ControlPlane:
         info = self._runtime.native.find_region(peer._id, label)
         if info is None:
             known = self._runtime.native.peer_info(peer._id)
-            if known is None or known[4]:  # it is down, and the event is on its way
+            if known is None or known[4] not in _STANDING:  # it is down, and the event is on its way
                 raise PeerLostError(peer=peer.address, status=Status.PEER_LOST)
             raise NotRegisteredError(label=label, peer=peer.address)
         number, generation, nbytes, _, kind, access, found = info
@@ -118,13 +126,19 @@ class ControlPlane:
                 f"peer {peer.address} is at incarnation {successor.incarnation} now, it was {incarnation}"
             )
             return StaleRegionError(detail, label=target.label, generation=target.generation), False
-        if successor is not None:
-            return PeerRestartedError(peer=peer.address, status=Status.PEER_LOST), True
-        if peer._state is PeerState.LOST or peer._broken:
-            return PeerLostError(
-                peer._down_text or peer._broken, peer=peer.address, status=peer._down_status
-            ), True
+        if successor is not None or peer._state is PeerState.LOST or peer._broken:
+            return self.why_lost(peer), True
         return PeerNotConnectedError("we closed the connection", peer=peer.address), False
+
+    def why_lost(self, peer: Peer) -> PeerError:
+        """It died; and somebody else lives at its address, if we know of that."""
+        successor = self.peers.get(peer.address)
+        incarnation = peer._successor if successor is None else successor.incarnation
+        if not incarnation:
+            text = peer._down_text or peer._broken
+            return PeerLostError(text, peer=peer.address, status=peer._down_status)
+        detail = f"it was incarnation {peer.incarnation}, {incarnation} lives there now"
+        return PeerRestartedError(detail, peer=peer.address, status=Status.PEER_LOST)
 
     # ---- connecting
 
@@ -314,7 +328,7 @@ class ControlPlane:
         runtime = self._runtime
         runtime.check()
         if peer._state is not PeerState.CONNECTED:
-            raise self.why_unreachable(peer.incarnation, None)[0]
+            raise await runtime.lookout.explain(peer)
         about = About(peer=peer.address)
         event = await runtime.requests.ask(
             lambda token: runtime.native.refresh(token, peer._id), lambda _: None, about

@@ -263,7 +263,9 @@ class DataPlane:
         runtime = self._runtime
         runtime.check()
         if peer is not None:
-            self._check_connected(peer)
+            self._check_peer(peer)
+            if peer._state is not PeerState.CONNECTED:
+                raise await runtime.lookout.explain(peer)
         peers = list(runtime.control.connected()) if peer is None else [peer]
         pending = [
             found
@@ -299,7 +301,7 @@ class DataPlane:
             # If we do not use the room, the next one may.
             runtime.bridge.call_soon(line.offer_room)
         if peer._state is not PeerState.CONNECTED:
-            raise runtime.control.why_unreachable(peer.incarnation, None)[0]
+            raise await runtime.lookout.explain(peer)
 
     # ---- small checks
 

@@ -28,10 +28,14 @@ EVENT_ALLOCATED: Final = 5
 EVENT_REGION_CLOSED: Final = 6
 EVENT_SHUTDOWN: Final = 7
 EVENT_FAULT: Final = 8
+EVENT_LOOKED: Final = 9
 
 # What a rule of a fault plan does, and where it holds an operation.
 FAULT_ACTIONS: Final[dict[str, int]]
 FAULT_POINTS: Final[dict[str, int]]
+
+PEER_CONNECTED: Final = 0
+PEER_SUSPECT: Final = 3
 
 KIND_SHARED: Final = 0
 KIND_HOST: Final = 1
@@ -154,6 +158,8 @@ class NativeEngine:
 
     # control plane: each answers with one event that carries the token
     def connect(self, token: int, address: str, timeout: float, /) -> None: ...
+    def look(self, token: int, address: str, timeout: float, /) -> None:
+        """Who lives at that address now? EVENT_LOOKED: its incarnation as text, or a status and why not."""
     def disconnect(self, token: int, peer: int, abort: bool, /) -> None: ...
     def refresh(self, token: int, peer: int, /) -> None: ...
     def allocate(self, token: int, nbytes: int, access: int, label: str, /) -> None: ...

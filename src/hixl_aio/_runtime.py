@@ -23,6 +23,7 @@ from hixl_aio._core.optable import OperationState
 from hixl_aio._dataplane import DataPlane
 from hixl_aio._failures import About, from_native
 from hixl_aio._log import log, prepare, send_to_stderr
+from hixl_aio._lookout import Lookout
 from hixl_aio._mail import MailRoom
 from hixl_aio._operations import Operations
 from hixl_aio._regions import RegionBook
@@ -73,6 +74,7 @@ class Runtime:
         "free_awaits",
         "incarnation",
         "life",
+        "lookout",
         "mail",
         "native",
         "ops",
@@ -100,6 +102,7 @@ class Runtime:
         self.control = ControlPlane(self)
         self.regions = RegionBook(self)
         self.requests = Requests(self)
+        self.lookout = Lookout(self)
         self.mail = MailRoom(self)
         self.data = DataPlane(self)
         self.closing_gate: Gate | None = None

@@ -231,6 +231,14 @@ class Submission:
             operation.line = gone._line
             if isinstance(operation.outcome, Completion):
                 operation.outcome.peer = gone
+            if self._runtime.lookout.is_needed(gone):
+                self._check_room(operation)
+                self._table.add(operation)
+                operation.line.call(operation)
+                self._runtime.ops.watch_deadline(operation)
+                operation.drop_ready = _nothing
+                self._runtime.lookout.hold(gone, operation)
+                return
         self._done(operation, error)
 
     # ---- ready= and after=

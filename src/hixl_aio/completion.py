@@ -168,9 +168,8 @@ class Completion:
                 await runtime.bridge.join(waiter)
             else:
                 await self._observe()
-        elif runtime.awaits_in_a_row >= runtime.free_awaits:
-            runtime.awaits_in_a_row = 0
-            await runtime.checkpoint()
+        else:
+            await runtime.breathe()
         if self._failure is not None:
             raise self._failure.look().with_traceback(None)
 

@@ -23,6 +23,9 @@ class PeerState(enum.Enum):
     """How it stands with a peer."""
 
     CONNECTED = "connected"
+    SUSPECT = "suspect"
+    """Connected and alive, but its process is stopped (SIGSTOP, a debugger): nothing runs there. Bytes still
+    arrive in its memory over shm and cma; over the cooperative link they wait until it goes on."""
     CLOSING = "closing"
     CLOSED = "closed"
     """We closed the connection."""
@@ -63,6 +66,7 @@ class Peer:
         "_route",
         "_runtime",
         "_state",
+        "_successor",
         "_wanted",
         "_was_accepted",
         "address",
@@ -81,6 +85,7 @@ class Peer:
         self._state = PeerState.CONNECTED
         self._down_status = Status.OK
         self._down_text = ""
+        self._successor = ""  # the incarnation that was found at its address after it died
         self._wanted = False  # a call has returned it to the application
         self._was_accepted = False  # the other side began
         self._last_sequence = 0  # of its signals
@@ -90,7 +95,9 @@ class Peer:
 
     @property
     def state(self) -> PeerState:
-        """How it stands with it."""
+        """How it stands with it, at this moment: it is looked at, not remembered (ten microseconds)."""
+        if self._state is PeerState.CONNECTED and self._runtime.control.is_suspect(self._id):
+            return PeerState.SUSPECT
         return self._state
 
     @property

@@ -47,9 +47,9 @@ def digest(region: MemoryRegion) -> str:
     return hashlib.blake2b(region.view()).hexdigest()
 
 
-async def serve(links: list[str], memory: str, nbytes: int) -> None:
+async def serve(links: list[str], memory: str, nbytes: int, address: str = "127.0.0.1:0") -> None:
     """A target with one region; answers commands until its input ends."""
-    async with Engine(options=options(links)) as engine:
+    async with Engine(address, options=options(links)) as engine:
         region = await make_region(engine, memory, nbytes, "inbox", Access.READ_WRITE)
         stream = await reader()
         say(address=engine.address, pid=os.getpid())
@@ -65,6 +65,8 @@ async def serve(links: list[str], memory: str, nbytes: int) -> None:
             elif command["do"] == "stick":
                 stick(command["fd_path"])
                 say(unstuck=True)
+            elif command["do"] == "peers":
+                say(peers=sorted(engine.peers))
             elif command["do"] == "close":
                 await region.aclose()
                 say(closed=True)
@@ -88,6 +90,13 @@ async def visit(address: str) -> None:
         await engine.signal(peer, "bye")
 
 
+async def visit_nobody(address: str) -> None:
+    """Connect, map all that is there, and wait to be killed."""
+    async with Engine() as engine:
+        say(regions=(await engine.connect(address)).region("inbox").nbytes)
+        await asyncio.Event().wait()
+
+
 async def put_for_ever(address: str, links: list[str], nbytes: int) -> None:
     """An initiator that writes into the peer's inbox until it is killed."""
     async with Engine(options=options(links)) as engine:
@@ -98,6 +107,35 @@ async def put_for_ever(address: str, links: list[str], nbytes: int) -> None:
         say(started=True)
         while True:
             await engine.put(source, inbox)
+
+
+async def storm(address: str, links: list[str], memory: str, nbytes: int) -> None:
+    """Everything at once for ever, to be killed at any moment.
+
+    Puts, gets and batches of all sizes, each put with a signal, and regions that come and go; the test does
+    the same to us.
+    """
+    async with Engine(options=options(links)) as engine:
+        await make_region(engine, memory, nbytes, "storm", Access.READ_WRITE)
+        source = await make_region(engine, memory, nbytes, "source", Access.LOCAL)
+        peer = await engine.connect(address)
+        inbox = peer.region("inbox")
+        say(started=True)
+
+        async def move(size: int) -> None:
+            while True:
+                await engine.put(source[:size], inbox[:size], signal="storm", payload=b"x" * 100)
+                await engine.get(inbox[:size], source[:size])
+                await engine.batch(
+                    [hixl_aio.Put(source[:size], inbox[nbytes - size :]), hixl_aio.Get(inbox[:1], source[:1])]
+                )
+
+        async def come_and_go() -> None:
+            while True:
+                region = await make_region(engine, memory, 4096, "passing", Access.READ_WRITE)
+                await region.aclose()
+
+        await asyncio.gather(move(1), move(100_000), move(nbytes), come_and_go())
 
 
 async def write_generations(address: str, links: list[str], nbytes: int) -> None:
@@ -177,7 +215,9 @@ FUNCTIONS: dict[str, Callable[..., Coroutine[Any, Any, None]]] = {
     for function in (
         serve,
         visit,
+        visit_nobody,
         put_for_ever,
+        storm,
         write_generations,
         forbid_process_vm,
         connect_as_nobody,

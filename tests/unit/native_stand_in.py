@@ -50,6 +50,8 @@ class StandIn:
     answer_status: Status = Status.OK  # what requests are answered with
     bad_batch: str = ""  # why the next batch is refused
     lost: set[int] = field(default_factory=set)
+    looks: list[str] = field(default_factory=list)  # at these addresses
+    living: str = ""  # the incarnation that looks find
     hold_shutdown: bool = False
     peers: dict[int, tuple[str, str, str]] = field(default_factory=dict)
     _completions: list[tuple[int, int, int, bool, bytes | None]] = field(default_factory=list)
@@ -125,6 +127,13 @@ class StandIn:
         number = len(self.peers) + 1
         self.peers[number] = (f"peer-{number}", address, f"{number:032x}")
         self._raise(_native.EVENT_CONNECTED, token, number)
+
+    def look(self, token: int, address: str, timeout: float) -> None:
+        self.looks.append(address)
+        if self.silent:
+            return
+        status = Status.OK if self.living else Status.CONNECT_FAILED
+        self._raise(_native.EVENT_LOOKED, token, 0, int(status), self.living)
 
     def disconnect(self, token: int, peer: int, abort: bool) -> None:
         for held in [held for held in self.posted if held.peer == peer]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -206,7 +206,8 @@ async def test_signals_to_peers_that_have_gone(scene: SceneMaker) -> None:
         second = await s.engine.connect("127.0.0.1:3")
         s.native.peer_down(1)
         await turn()
-        assert isinstance(s.engine.signal(s.peer, "s").exception(), PeerLostError)
+        with pytest.raises(PeerLostError):
+            await s.engine.signal(s.peer, "s")
         for call in (lambda: s.engine.fence(s.peer), lambda: s.peer.region("x")):
             with pytest.raises(PeerLostError):
                 call()
@@ -435,3 +436,47 @@ async def test_observers_come_and_go(scene: SceneMaker) -> None:
             await operation.wait(join=False)
         del operation, watching, task
         gc.collect()
+
+
+async def test_every_way_to_await_what_is_done_lets_others_run(scene: SceneMaker) -> None:
+    """`await op`, `op.wait()`, with and without join, and a failed one: one in 33 gives the loop a turn."""
+    async with scene() as s:
+        s.native.answers = [-Status.PEER_LOST]
+        failed = put(s)
+        assert failed.exception() is not None
+
+        async def bare(completion: Completion) -> None:
+            await completion
+
+        async def fail() -> None:
+            with pytest.raises(PeerLostError):
+                await failed
+
+        ways: list[Callable[[], Awaitable[object]]] = [
+            lambda: bare(s.engine.batch([])),
+            lambda: s.engine.batch([]).wait(),
+            lambda: s.engine.batch([]).wait(join=False),
+            fail,
+        ]
+        for way in ways:
+            ticker = Ticker()
+            for _ in range(200):
+                await way()
+            assert ticker.stop() >= 200 // 33
+
+
+class Ticker:
+    """Counts the turns of the loop."""
+
+    def __init__(self) -> None:
+        self._turns = 0
+        self._next = asyncio.get_running_loop().call_soon(self._tick)
+
+    def _tick(self) -> None:
+        self._turns += 1
+        self._next = asyncio.get_running_loop().call_soon(self._tick)
+
+    def stop(self) -> int:
+        """How many there were."""
+        self._next.cancel()
+        return self._turns

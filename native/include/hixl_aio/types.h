@@ -107,7 +107,8 @@ struct LinkInfo {
   std::string reason;  // why it was chosen, or why a better one was not
 };
 
-enum class PeerState : std::uint8_t { connected = 0, closed = 1, lost = 2 };
+// suspect: connected, its process is alive, and stopped (SIGSTOP, a debugger).
+enum class PeerState : std::uint8_t { connected = 0, closed = 1, lost = 2, suspect = 3 };
 
 struct PeerInfo {
   PeerId peer = 0;
@@ -137,6 +138,7 @@ enum class EventKind : std::uint8_t {
   region_closed = 6,  // token, status
   shutdown = 7,       // token
   fault = 8,          // peer: the rule of a fault plan that has caught an operation
+  looked = 9,         // token, ok + incarnation of who answers there, or status + text
 };
 
 // Control-plane news: rare, so strings are welcome.

@@ -81,6 +81,27 @@ void ControlPlane::connect_timed_out(Token token, const std::string& address, do
                                   "; is the process stopped, or the timeout too short?"));
 }
 
+void ControlPlane::look(Token token, const Address& address, double timeout) {
+  if (shutting_down_) {
+    looked(token, Status::closed, "the engine is closed");
+    return;
+  }
+  looking_[token] = state_.host->reactor().add_timer(timeout, [this, token, text = address.text(), timeout] {
+    handshakes_.give_up(token);
+    looked(token, Status::timed_out, text + " did not answer within " + seconds_text(timeout));
+  });
+  handshakes_.look(token, address);
+}
+
+void ControlPlane::looked(Token token, Status status, const std::string& text) {
+  const auto it = looking_.find(token);
+  if (it != looking_.end()) {
+    state_.host->reactor().cancel_timer(it->second);
+    looking_.erase(it);
+  }
+  state_.host->raise(event_of(EventKind::looked, token, 0, status, text));
+}
+
 // Calls that joined a connection which the other side had begun are not bound to its fate: perhaps the one who called
 // there has only lost patience.
 void ControlPlane::fail_or_retry_connects(Connection& connection, Status status, const std::string& text) {

@@ -33,6 +33,7 @@ class ControlPlane final : public Introductions {
 
   // ---- control thread
   void connect(Token token, const Address& address, double timeout);
+  void look(Token token, const Address& address, double timeout);
   void disconnect(Token token, PeerId peer);
   void refresh(Token token, PeerId peer);
   void publish_region(Token token, const RegionSpec& spec, std::shared_ptr<MemoryBlock> block);
@@ -49,6 +50,7 @@ class ControlPlane final : public Introductions {
   void introduced(Introduced made, std::vector<Token> tokens, bool outgoing) override;
   void already_connected(PeerId peer, std::vector<Token> tokens) override;
   void connect_failed(const std::vector<Token>& tokens, Status status, const std::string& text) override;
+  void looked(Token token, Status status, const std::string& text) override;
 
  private:
   struct Queued {
@@ -127,6 +129,7 @@ class ControlPlane final : public Introductions {
   Handshakes handshakes_;
   std::unordered_map<PeerId, std::unique_ptr<Connection>> connections_;
   std::unordered_map<Token, Connecting> connecting_;
+  std::unordered_map<Token, TimerId> looking_;
   std::unordered_map<std::uint64_t, Closing> closings_;
   std::uint64_t next_closing_ = 1;
   PeerId self_peer_ = 0;    // the public half of a connection to ourselves

@@ -40,6 +40,8 @@ class Introductions {
   virtual void introduced(Introduced made, std::vector<Token> tokens, bool outgoing) = 0;
   virtual void already_connected(PeerId peer, std::vector<Token> tokens) = 0;
   virtual void connect_failed(const std::vector<Token>& tokens, Status status, const std::string& text) = 0;
+  // ok: `text` is the incarnation of who answered.
+  virtual void looked(Token token, Status status, const std::string& text) = 0;
 
  protected:
   ~Introductions() = default;
@@ -54,6 +56,8 @@ class Handshakes {
   void begin();  // watch the sockets
   // Tries until it succeeds, is refused, or the last token has given up.
   void connect(Token token, const Address& address);
+  // The same way as far as the greeting, and nothing after it.
+  void look(Token token, const Address& address);
   bool give_up(Token token);  // false: no attempt has it
   void shutdown();
 
@@ -76,6 +80,7 @@ class Handshakes {
     std::uint32_t place = kDoorbellPlaces;
     TimerId retry = 0;
     bool also_inbound = false;
+    bool only_look = false;  // has one token, and nobody joins it
   };
 
   // ---- server side
@@ -89,6 +94,7 @@ class Handshakes {
   Status check_ourselves(const Incoming& incoming, std::string& text) const;
   bool tie_break(const Incarnation& theirs);  // true: our own attempt wins, theirs is refused
   // ---- client side
+  Outgoing& begin_attempt(Token token, const Address& address);
   void start(Outgoing& attempt);
   void start_control(Outgoing& attempt);
   bool same_user(Outgoing& attempt);

@@ -25,18 +25,28 @@ void Handshakes::connect(Token token, const Address& address) {
     return;
   }
   for (const auto& [key, attempt] : outgoing_) {
-    if (attempt->address.text() == address.text()) {
+    if (attempt->address.text() == address.text() && !attempt->only_look) {
       attempt->tokens.push_back(token);
       return;
     }
   }
+  start(begin_attempt(token, address));
+}
+
+void Handshakes::look(Token token, const Address& address) {
+  Outgoing& attempt = begin_attempt(token, address);
+  attempt.only_look = true;
+  start(attempt);
+}
+
+Handshakes::Outgoing& Handshakes::begin_attempt(Token token, const Address& address) {
   auto made = std::make_unique<Outgoing>();
   Outgoing& attempt = *made;
   attempt.key = next_key_++;
   attempt.tokens.push_back(token);
   attempt.address = address;
   outgoing_.emplace(attempt.key, std::move(made));
-  start(attempt);
+  return attempt;
 }
 
 bool Handshakes::give_up(Token token) {
@@ -201,6 +211,12 @@ void Handshakes::on_greeting(Outgoing& attempt, std::span<const std::byte> bytes
     fail(attempt, Status::connect_failed, attempt.address.text() + " restarted during the handshake; connect again");
     return;
   }
+  if (attempt.only_look) {
+    const Token token = attempt.tokens.front();
+    erase(attempt);
+    owner_.looked(token, Status::ok, hex(greeting.incarnation));
+    return;
+  }
   const std::string control_socket = attempt.greeting ? attempt.greeting->control_socket : greeting.control_socket;
   attempt.greeting = greeting;
   attempt.greeting->control_socket = control_socket;
@@ -293,8 +309,13 @@ void Handshakes::retry_after(Outgoing& attempt, double seconds, Stage meanwhile)
 
 void Handshakes::fail(Outgoing& attempt, Status status, const std::string& text) {
   std::vector<Token> tokens = std::move(attempt.tokens);
+  const bool only_look = attempt.only_look;
   erase(attempt);
-  owner_.connect_failed(tokens, status, text);
+  if (only_look) {
+    owner_.looked(tokens.front(), status, text);
+  } else {
+    owner_.connect_failed(tokens, status, text);
+  }
 }
 
 void Handshakes::close_socket(Outgoing& attempt) {

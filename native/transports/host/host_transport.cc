@@ -13,6 +13,19 @@ namespace {
 
 constexpr double kServicePause = 0.1;
 
+Status parse_reachable(const std::string& address, Address& parsed, std::string& error) {
+  const Status status = parse_address(address, parsed, error);
+  if (ok(status) && !parsed.loopback) {
+    error = "address '" + address + "' is not a loopback address; this engine reaches one host only";
+    return Status::unsupported;
+  }
+  if (ok(status) && !parsed.unix_name && parsed.port == 0) {
+    error = "address '" + address + "' has port 0; connect to the address that the other engine reports";
+    return Status::invalid_argument;
+  }
+  return status;
+}
+
 }  // namespace
 
 HostTransport::HostTransport(HostConfig config)
@@ -135,19 +148,25 @@ void HostTransport::on_control(EventKind kind, Token token, PeerId peer, Task ta
 void HostTransport::connect(Token token, const std::string& address, double timeout) {
   Address parsed;
   std::string error;
-  Status status = parse_address(address, parsed, error);
-  if (ok(status) && !parsed.loopback) {
-    status = Status::unsupported;
-    error = "address '" + address + "' is not a loopback address; this engine reaches one host only";
-  } else if (ok(status) && !parsed.unix_name && parsed.port == 0) {
-    status = Status::invalid_argument;
-    error = "address '" + address + "' has port 0; connect to the address that the other engine reports";
-  }
+  const Status status = parse_reachable(address, parsed, error);
   on_control(EventKind::connected, token, 0, [this, token, status, error, parsed, timeout] {
     if (ok(status)) {
       control_.connect(token, parsed, timeout);
     } else {
       control_.connect_failed({token}, status, error);
+    }
+  });
+}
+
+void HostTransport::look(Token token, const std::string& address, double timeout) {
+  Address parsed;
+  std::string error;
+  const Status status = parse_reachable(address, parsed, error);
+  on_control(EventKind::looked, token, 0, [this, token, status, error, parsed, timeout] {
+    if (ok(status)) {
+      control_.look(token, parsed, timeout);
+    } else {
+      state_.host->raise(event_of(EventKind::looked, token, 0, status, error));
     }
   });
 }
@@ -223,9 +242,11 @@ bool HostTransport::peer_info(PeerId peer, PeerInfo& out) {
   out.address = found->identity.address;
   out.incarnation = hex(found->identity.incarnation);
   out.pid = found->identity.pid;
-  out.state = !found->down()                                ? PeerState::connected
-              : found->down_status() == Status::peer_closed ? PeerState::closed
-                                                            : PeerState::lost;
+  if (found->down()) {
+    out.state = found->down_status() == Status::peer_closed ? PeerState::closed : PeerState::lost;
+  } else {
+    out.state = found->process_stopped() ? PeerState::suspect : PeerState::connected;
+  }
   out.route = found->route.links;
   return true;
 }

@@ -29,6 +29,8 @@ class HostTransport final : public Transport, private OpFinisher {
   void abandon_after_fork() noexcept override;
 
   void connect(Token token, const std::string& address, double timeout) override;
+  // Reads the greeting at an address and goes: who lives there now? The answer is an Event of kind `looked`.
+  void look(Token token, const std::string& address, double timeout);
   void disconnect(Token token, PeerId peer, bool abort) override;
   void refresh(Token token, PeerId peer) override;
   void allocate(Token token, const RegionSpec& spec) override;

@@ -6,7 +6,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <cstring>
+#include <string_view>
 #include <utility>
 
 namespace hixl_aio::host {
@@ -256,6 +258,28 @@ bool Peer::process_gone() const noexcept {
   }
   pollfd entry{pidfd_.get(), POLLIN, 0};
   return poll(&entry, 1, 0) == 1;
+}
+
+bool Peer::process_stopped() const noexcept {
+  if (identity.same_process || !pidfd_.valid()) {
+    return false;
+  }
+  char text[512];
+  std::snprintf(text, sizeof(text), "/proc/%lld/stat", static_cast<long long>(identity.pid));
+  ssize_t got = -1;
+  {
+    const UniqueFd stat(open(text, O_RDONLY | O_CLOEXEC));
+    got = stat ? ::read(stat.get(), text, sizeof(text)) : -1;
+  }
+  // "pid (name) state ...", and the name may hold anything.
+  const std::string_view line(text, got > 0 ? static_cast<std::size_t>(got) : 0);
+  const std::size_t name_end = line.rfind(')');
+  if (name_end == std::string_view::npos || name_end + 2 >= line.size()) {
+    return false;
+  }
+  const char state = line[name_end + 2];
+  // If it lives now, it lived a moment ago, so that line was not another process' with its number.
+  return (state == 'T' || state == 't') && !process_gone();
 }
 
 bool Peer::mark_down(Status status) noexcept {

@@ -111,6 +111,8 @@ class Peer {
   [[nodiscard]] bool down() const noexcept { return down_.load(std::memory_order_seq_cst); }
   [[nodiscard]] Status down_status() const noexcept { return down_status_; }
   [[nodiscard]] bool process_gone() const noexcept;  // asks the pidfd: one system call
+  // Asks /proc, which never waits for that process: four system calls. Alive, and SIGSTOP or a debugger holds it.
+  [[nodiscard]] bool process_stopped() const noexcept;
   void set_pidfd(UniqueFd fd) noexcept { pidfd_ = std::move(fd); }
   [[nodiscard]] int pidfd() const noexcept { return pidfd_.get(); }
   // Control thread. False: it already was.
