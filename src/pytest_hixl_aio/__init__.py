@@ -18,9 +18,9 @@ import pytest
 
 if TYPE_CHECKING:
     from hixl_aio import Engine, EngineOptions
-    from hixl_aio.testing import ChildProcess, EnginePair, PeerProcess, Resources
+    from hixl_aio.testing import ChildProcess, EnginePair, FaultPlan, PeerProcess, Resources
 
-__all__ = ("engine", "engine_pair", "hixl_aio_options", "peer_process")
+__all__ = ("engine", "engine_pair", "fault_plan", "hixl_aio_options", "peer_process")
 
 _SCOPES: Final = ("function", "class", "module", "package", "session")
 _MODES: Final = ("all", "operations", "off")
@@ -79,6 +79,14 @@ def hixl_aio_options() -> EngineOptions:
 
 
 @pytest.fixture
+def fault_plan() -> FaultPlan:
+    """What goes wrong with the transport of `engine`, or of `engine_pair.near`: nothing, until told."""
+    from hixl_aio.testing import FaultPlan
+
+    return FaultPlan()
+
+
+@pytest.fixture
 def engine(request: pytest.FixtureRequest, hixl_aio_options: EngineOptions) -> Engine:
     """An open engine on the loop of the test."""
     found: Engine = _ask(request, _engine)
@@ -116,18 +124,25 @@ async def _engine(request: pytest.FixtureRequest) -> AsyncIterator[Engine]:
     from hixl_aio import Engine
 
     _remember(request)
-    async with Engine(options=request.getfixturevalue("hixl_aio_options")) as opened:
+    plan = _plan(request)
+    make = Engine if plan is None else plan.engine
+    async with make(options=request.getfixturevalue("hixl_aio_options")) as opened:
         yield opened
         await _check(request, opened)
+        if plan is not None:
+            plan.release_all()  # the engine closes, and would wait for it
 
 
 async def _engine_pair(request: pytest.FixtureRequest) -> AsyncIterator[EnginePair]:
     from hixl_aio.testing import connected_engines
 
     _remember(request)
-    async with connected_engines(request.getfixturevalue("hixl_aio_options")) as pair:
+    plan = _plan(request)
+    async with connected_engines(request.getfixturevalue("hixl_aio_options"), plan=plan) as pair:
         yield pair
         await _check(request, pair.near, pair.far)
+        if plan is not None:
+            plan.release_all()  # the engine closes, and would wait for it
 
 
 async def _processes(request: pytest.FixtureRequest) -> AsyncIterator[list[ChildProcess]]:
@@ -158,6 +173,7 @@ def _copy(half: Callable[..., AsyncIterator[Any]]) -> Callable[..., AsyncIterato
 
 def _ask(request: pytest.FixtureRequest, half: Callable[..., object]) -> Any:
     """The value of a half, from whichever plugin runs this test."""
+    _plan(request)  # made here: a half runs on the loop already, where no asynchronous fixture can be made
     item = request.node
     marker = item.get_closest_marker("asyncio")  # in auto mode, pytest-asyncio puts it there
     if marker is not None and request.config.pluginmanager.has_plugin("asyncio"):
@@ -170,6 +186,14 @@ def _ask(request: pytest.FixtureRequest, half: Callable[..., object]) -> Any:
         "`async def` test that pytest-asyncio (@pytest.mark.asyncio) or anyio (@pytest.mark.anyio) runs",
         pytrace=False,
     )
+
+
+def _plan(request: pytest.FixtureRequest) -> FaultPlan | None:
+    """The plan of this test, if it asks for one, however it does."""
+    if "fault_plan" not in request.node.fixturenames:
+        return None
+    plan: FaultPlan = request.getfixturevalue("fault_plan")
+    return plan
 
 
 # ---- quiescence

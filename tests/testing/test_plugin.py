@@ -43,7 +43,7 @@ def run(
 
 GOOD = """
 import pytest
-from hixl_aio import Access, PeerLostError
+from hixl_aio import Access, PeerLostError, TransferFailedError
 
 async def send(engine, peer, *, text, times=1):
     source = await engine.register(bytearray(text.encode()))
@@ -72,6 +72,22 @@ async def test_what_is_dropped_may_still_end_by_itself(engine_pair):
     await engine_pair.peer.refresh()
     engine_pair.near.put(source, engine_pair.peer.region("inbox"))
 
+async def test_a_plan_of_faults_spoils_the_pair(engine_pair, fault_plan):
+    await engine_pair.far.allocate(8, label="inbox", access=Access.WRITE)
+    await engine_pair.peer.refresh()
+    source = await engine_pair.near.allocate(8)
+    fault_plan.fail()
+    with pytest.raises(TransferFailedError):
+        await engine_pair.near.put(source, engine_pair.peer.region("inbox"))
+
+async def test_a_plan_of_faults_spoils_the_engine(fault_plan, engine, peer_process):
+    await engine.allocate(64, label="inbox", access=Access.WRITE)
+    dropped = fault_plan.drop_signal("other")
+    other = await peer_process(send, text="x")
+    await engine.wait_signal("sent", peer=other.peer)
+    await other.result()
+    assert dropped.hits == 0
+
 async def test_two_peers_run_and_their_results_come_back(engine, peer_process):
     inbox = await engine.allocate(64, label="inbox", access=Access.WRITE)
     first = await peer_process(send, text="from the first")
@@ -98,7 +114,7 @@ async def test_a_peer_may_be_killed_by_the_test(engine, peer_process):
 def test_the_fixtures_work_whoever_runs_the_tests(pytester: pytest.Pytester, mode: str) -> None:
     """pytest-asyncio in its strict and its auto mode, and anyio's plugin."""
     outcome = run(pytester, GOOD, mode)
-    outcome.assert_outcomes(passed=12 if mode == "anyio" else 6)
+    outcome.assert_outcomes(passed=16 if mode == "anyio" else 8)
 
 
 USERS_FIXTURES = """
@@ -176,6 +192,14 @@ async def test_waiting(engine_pair):
     never = asyncio.get_running_loop().create_future()
     engine_pair.near.put(source, engine_pair.peer.region("inbox"), ready=never)
 
+async def test_held(engine_pair, fault_plan):
+    await engine_pair.far.allocate(8, label="inbox", access=Access.WRITE)
+    source = await engine_pair.near.allocate(8)
+    await engine_pair.peer.refresh()
+    held = fault_plan.hold(at="landed")
+    engine_pair.near.put(source, engine_pair.peer.region("inbox"), signal="on its way")
+    await held.wait_caught()
+
 OPEN = []
 async def test_engine(engine):
     other = Engine(name="forgotten")
@@ -218,11 +242,12 @@ async def test_only_the_first_cause_is_shown(engine_pair):
 def test_what_is_left_behind_fails_the_test_and_is_listed(pytester: pytest.Pytester, mode: str) -> None:
     """Unread signals, operations, busy regions, engines, descriptors, threads, children, failed peers."""
     outcome = run(pytester, BAD, mode, "hixl_aio_patience = 0.05", "-k", "not uvloop")
-    outcome.assert_outcomes(passed=6, failed=2, errors=5)
+    outcome.assert_outcomes(passed=7, failed=2, errors=6)
     text = outcome.stdout.str()
     for line in (
         "  - engine far: signal 'nobody takes it' is unread (3)",
         ", waiting (1)",
+        ", posted (1)",
         "  - engine near: region 'source' is busy",
         "  - engine forgotten is open",
         "  - thread my thread (",

@@ -96,6 +96,7 @@ async def test_resources_are_compared_by_what_they_are() -> None:
     process = subprocess.Popen(["cat"], stdin=subprocess.PIPE)  # noqa: ASYNC220
     engine = Engine(name="forgotten")
     await engine.__aenter__()
+    await engine.allocate(64)  # its threads have their names when they have done something
     left = Resources.now().added_since(before, patience=0.0)
     try:
         assert left[0] == "engine forgotten is open"
@@ -104,7 +105,7 @@ async def test_resources_are_compared_by_what_they_are() -> None:
         )
         assert any(line.startswith(f"child process {process.pid} (") for line in left), left
         assert any(line.startswith("thread a thread (") for line in left)
-        assert any(line.startswith("thread hixl") for line in left)
+        assert any(line.startswith("native thread hixl") for line in left)
         assert Resources.now().added_since(before, only_engines=True) == ["engine forgotten is open"]
     finally:
         os.close(reading)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from hixl_aio.engine import Engine
 from hixl_aio.options import EngineOptions
 from hixl_aio.peer import Peer
+from hixl_aio.testing._faults import FaultPlan
 
 __all__ = ("EnginePair", "connected_engines")
 
@@ -31,12 +32,18 @@ class EnginePair:
 
 
 @asynccontextmanager
-async def connected_engines(options: EngineOptions = EngineOptions()) -> AsyncIterator[EnginePair]:  # noqa: B008
+async def connected_engines(
+    options: EngineOptions = EngineOptions(),  # noqa: B008
+    *,
+    plan: FaultPlan | None = None,
+) -> AsyncIterator[EnginePair]:
     """Open two engines, connect them, and close them at the end.
 
     Args:
         options: of both.
+        plan: what goes wrong with the transport of `near`.
     """
-    async with Engine(name="far", options=options) as far, Engine(name="near", options=options) as near:
+    make = Engine if plan is None else plan.engine
+    async with Engine(name="far", options=options) as far, make(name="near", options=options) as near:
         peer = await near.connect(far.address)
         yield EnginePair(near, far, peer, await far.accept())

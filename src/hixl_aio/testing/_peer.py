@@ -73,6 +73,7 @@ async def be_peer(
     ) as engine:
         await parent.say(engine.address)
         peer = await engine.accept()
+        await parent.hear()  # it knows of the connection: only now may that end again
         try:
             return await function(engine, peer, **arguments)
         except BaseException as error:
@@ -91,7 +92,9 @@ async def start_peer(
     processes.append(process)
     address = await process.hear()
     # We connect: so it is known which of our peers is that process, whoever else connects meanwhile.
-    return PeerProcess(process, await engine.connect(address))
+    peer = await engine.connect(address)
+    await process.say("go")
+    return PeerProcess(process, peer)
 
 
 @asynccontextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ("Resources", "check_quiescent", "unsettled")
 
 # Workers that belong to an event loop, which may outlive a test, or to a process-wide cache.
-_LOOP_WORKERS: Final = ("asyncio_", "AnyIO worker thread", "Trio thread ")
+_LOOP_WORKERS: Final = ("thread asyncio_", "thread AnyIO worker thread", "thread Trio thread ")
 _JOINED: Final = 1.0  # seconds until what a joined thread leaves in /proc must be gone
 _ZERO_WHEN_CLOSED: Final = ("in_flight", "regions", "busy_regions", "peers", "unread_signals")
 _T = TypeVar("_T")
@@ -35,19 +36,20 @@ class Resources:
     Attributes:
         engines: those that are not closed, or closed with something left, in words.
         descriptors: numbers and what they lead to.
-        threads: Python's and those of engines; libraries of mathematics have their own, and keep them.
+        threads: numbers and names. Python's and those of engines count; libraries of mathematics have their
+            own, and keep them.
         children: process ids.
     """
 
     engines: frozenset[str]
     descriptors: Mapping[str, str]
-    threads: frozenset[str]
+    threads: Mapping[int, str]
     children: frozenset[str]
 
     @classmethod
     def now(cls) -> Resources:
         """Look."""
-        return cls(frozenset(_engines()), dict(_descriptors()), frozenset(_threads()), frozenset(_children()))
+        return cls(frozenset(_engines()), dict(_descriptors()), dict(_threads()), frozenset(_children()))
 
     def added_since(
         self, before: Resources, *, only_engines: bool = False, patience: float = 1.0
@@ -68,8 +70,10 @@ class Resources:
         left += [f"descriptor {number} to {kind}" for number, kind in sorted(kept)]
         children = (self.children - before.children) & set(_children())
         left += [f"child process {pid} ({_command(pid)})" for pid in sorted(children)]
-        threads = _settled(lambda: (self.threads - before.threads) & set(_threads()), _JOINED)
-        return left + [f"thread {thread}" for thread in sorted(threads)]
+        # By number: a thread that has just been started may not have taken its name yet.
+        started = self.threads.keys() - before.threads.keys()
+        threads = _settled(lambda: {t for t in _threads() if t[0] in started and _matters(t[1])}, _JOINED)
+        return left + [f"{name} ({number})" for number, name in sorted(threads)]
 
 
 def _descriptors() -> Iterator[tuple[str, str]]:
@@ -82,17 +86,17 @@ def _descriptors() -> Iterator[tuple[str, str]]:
             continue  # the one that listed the directory
 
 
-def _threads() -> Iterator[str]:
-    for thread in threading.enumerate():
-        if not thread.name.startswith(_LOOP_WORKERS):
-            yield f"{thread.name} ({thread.ident})"
-    for task in os.listdir("/proc/self/task"):
-        try:
-            name = Path(f"/proc/self/task/{task}/comm").read_text().strip()
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        if name.startswith("hixl"):
-            yield f"{name} ({task})"
+def _threads() -> Iterator[tuple[int, str]]:
+    ours = {thread.native_id: f"thread {thread.name}" for thread in threading.enumerate()}
+    for task in map(int, os.listdir("/proc/self/task")):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            native = Path(f"/proc/self/task/{task}/comm").read_text().strip()
+            yield task, ours.get(task, f"native thread {native}")
+
+
+def _matters(name: str) -> bool:
+    """Python's threads, but not the workers of loops; and those of engines."""
+    return name.startswith(("thread ", "native thread hixl")) and not name.startswith(_LOOP_WORKERS)
 
 
 def _children() -> Iterator[str]:
