@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import select
 import socket
 
 import pytest
@@ -220,3 +221,22 @@ async def test_accept_gives_each_peer_once() -> None:
         assert {peer.address for peer in accepted} == {client.address for client in clients}
         for client in clients:
             await client.aclose()
+
+
+async def test_a_connect_does_not_suffer_from_a_cancelled_one_before_it(one: Engine) -> None:
+    """The connection that the cancelled call has left behind is not taken from the call that shares it."""
+    async with Engine() as other:
+        for _ in range(50):
+            cancelled = asyncio.create_task(one.connect(other.address))
+            await asyncio.sleep(0)
+            cancelled.cancel()
+            # Its answer is here, and nobody has seen it yet.
+            select.select([one._runtime.native], [], [], 5)
+            second = asyncio.create_task(one.connect(other.address))
+            await asyncio.sleep(0)
+            one._runtime.on_readable()
+            peer = await second
+            assert cancelled.cancelled()
+            await one.signal(peer, "s")
+            assert (await other.wait_signal("s")).name == "s"
+            await peer.aclose()
