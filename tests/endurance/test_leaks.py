@@ -36,7 +36,7 @@ from ..soak import rounds
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(rounds(60, 1800))]
 
 KIB = 1024
-MOST_KIB = 4 * KIB  # of resident memory, beyond what the warm-up has taken
+MOST_KIB = 2 * KIB  # of resident memory, beyond what the warm-up has taken
 MOST_MAPPINGS = 4  # an allocator may open or close an arena
 
 
