@@ -190,7 +190,7 @@ def _ask(request: pytest.FixtureRequest, half: Callable[..., object]) -> Any:
 
 def _plan(request: pytest.FixtureRequest) -> FaultPlan | None:
     """The plan of this test, if it asks for one, however it does."""
-    if "fault_plan" not in request.node.fixturenames:
+    if "fault_plan" not in request.fixturenames:
         return None
     plan: FaultPlan = request.getfixturevalue("fault_plan")
     return plan
