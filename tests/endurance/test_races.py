@@ -110,7 +110,11 @@ async def test_a_cancellation_at_the_arrival_is_seen_and_the_signal_kept() -> No
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="CPython 3.11's wait_for may swallow a cancellation")
 async def test_a_cancellation_at_the_arrival_is_seen_through_wait_for() -> None:
     """The same with `wait_for` between."""
-    await _cancel_at_the_arrival(lambda pair: asyncio.wait_for(pair.far.wait_signal("s"), 10))
+
+    async def wait(pair: EnginePair) -> Signal:
+        return await asyncio.wait_for(pair.far.wait_signal("s"), 10)
+
+    await _cancel_at_the_arrival(wait)
 
 
 async def _cancel_at_the_arrival(wait: Callable[[EnginePair], Coroutine[Any, Any, Signal]]) -> None:
