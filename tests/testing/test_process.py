@@ -28,6 +28,11 @@ def is_gone(pid: int) -> bool:
     return not Path(f"/proc/{pid}").exists()
 
 
+def states(pid: int) -> set[str]:
+    """Of its threads, as the kernel writes them."""
+    return {path.read_text().split()[2] for path in Path(f"/proc/{pid}/task").glob("*/stat")}
+
+
 async def test_what_is_said_is_heard_and_the_end_is_known() -> None:
     """Messages travel both ways in order; the end of the block is the last word."""
     async with child_process(functions.echo) as child:
@@ -119,9 +124,10 @@ async def test_a_process_that_the_test_ended_or_stopped_is_no_failure(number: in
 async def test_a_process_that_was_stopped_and_goes_on_ends_in_good_order() -> None:
     """After SIGCONT a failure is a failure again."""
     async with child_process(functions.echo) as child:
-        child.kill(signal.SIGSTOP)
-        child.kill(signal.SIGCONT)
+        child.stop()
         await child.say("on")
+        assert states(child.pid) == {"T"}
+        child.go_on()
         assert await child.hear() == "on"
     assert child.returncode == 0
 

@@ -46,6 +46,14 @@ class PeerProcess:
         """Send it a signal. Its end is then no failure."""
         self._process.kill(number)
 
+    def stop(self) -> None:
+        """SIGSTOP; when this returns, none of its threads runs. At the end it is killed all the same."""
+        self._process.stop()
+
+    def go_on(self) -> None:
+        """SIGCONT; when this returns, it runs."""
+        self._process.go_on()
+
     async def result(self) -> Any:
         """What its function returns.
 

@@ -90,6 +90,16 @@ class ChildProcess:
         with contextlib.suppress(ProcessLookupError):
             self._process.send_signal(number)
 
+    def stop(self) -> None:
+        """SIGSTOP; when this returns, none of its threads runs. At the end it is killed all the same."""
+        self.kill(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.pid, os.WSTOPPED)
+
+    def go_on(self) -> None:
+        """SIGCONT; when this returns, it runs."""
+        self.kill(signal.SIGCONT)
+        os.waitid(os.P_PID, self.pid, os.WCONTINUED)
+
     async def say(self, value: object) -> None:
         """Tell it something: what its `parent.hear()` returns.
 
