@@ -195,11 +195,15 @@ class Pipeline:
             self.was_busy = self.source.busy
             self.cancelling = task.cancelling()
 
+    async def whole(self, fail: asyncio.Event, times: list[asyncio.Timeout]) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.inner(fail, times))
+
     async def run(self, which: str) -> BaseException:
         """End it in up to three ways in one turn, in any order; returns what came out."""
         fail = asyncio.Event()
         times: list[asyncio.Timeout] = []
-        outer = asyncio.ensure_future(self.inner(fail, times))
+        outer = asyncio.ensure_future(self.whole(fail, times))
         await self.held.wait_caught(2)
         loop = asyncio.get_running_loop()
         ends: dict[str, Callable[[], object]] = {
@@ -217,6 +221,16 @@ class Pipeline:
         return result
 
 
+ENDS = {"f": StageFailed, "t": TimeoutError, "c": asyncio.CancelledError}
+
+
+def leaves(error: BaseException) -> list[BaseException]:
+    """What groups of groups hold."""
+    if not isinstance(error, BaseExceptionGroup):
+        return [error]
+    return [leaf for inner in error.exceptions for leaf in leaves(inner)]
+
+
 @pytest.mark.parametrize("which", ["f", "t", "c", "ft", "fc", "tc", "ftc", "ftcr"])
 async def test_nested_ends_in_one_turn_leave_one_outcome_and_free_memory(which: str) -> None:
     """A failing stage, a deadline, an outer cancellation, and the transfers' own end, in every order."""
@@ -226,23 +240,17 @@ async def test_nested_ends_in_one_turn_leave_one_outcome_and_free_memory(which: 
         await pipeline.prepare()
         for _ in range(rounds(40, 2000)):
             result = await pipeline.run(which)
-            if isinstance(result, BaseExceptionGroup):
-                assert "f" in which
-                assert [type(error) for error in result.exceptions] == [StageFailed]
-            elif isinstance(result, TimeoutError):
-                assert "t" in which
-            else:
-                assert isinstance(result, asyncio.CancelledError)
-                assert "c" in which
-            if which == "f":
-                assert isinstance(result, BaseExceptionGroup)
+            found = {type(error) for error in leaves(result)}
+            expected = {ENDS[end] for end in which if end in ENDS}
+            assert found <= expected, "nothing comes out that was not put in"
+            assert found, "something comes out"
+            if len(expected) == 1:
+                assert found == expected
             assert not pipeline.was_busy
-            if "c" in which:
-                assert pipeline.cancelling <= 1  # the outer one, unless its own was the first to arrive
-            elif sys.version_info >= (3, 13):  # older task groups may keep a request of their own
-                assert pipeline.cancelling == 0
-            if which in ("c", "t"):
-                assert isinstance(result, TimeoutError if which == "t" else asyncio.CancelledError)
+            if sys.version_info >= (3, 13):  # older task groups may keep a request of their own
+                assert pipeline.cancelling <= ("c" in which), (
+                    "only a cancellation from outside stays requested"
+                )
             signal = await pair.far.wait_signal("first")
             assert signal.error is not None or "r" in which, "it was held, so it can only have been stopped"
             assert not pipeline.source.busy
