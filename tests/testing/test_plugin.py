@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+
 import pytest
 
 pytest_plugins = ["pytester"]
@@ -18,16 +20,19 @@ filterwarnings =
 """
 STRICT = "asyncio_mode = strict"
 AUTO = "asyncio_mode = auto"
+# anyio's backends here: two loops of asyncio, and trio where that is installed and there is a bridge to it.
+TRIO = all(importlib.util.find_spec(name) is not None for name in ("trio", "hixl_aio._bridge.trio"))
+BACKENDS = 3 if TRIO else 2
 MARK = {
     "strict": "import pytest; pytestmark = pytest.mark.asyncio",
     "auto": "",
     "anyio": """
 import pytest
 pytestmark = pytest.mark.anyio
-@pytest.fixture(params=["asyncio", ("asyncio", {"use_uvloop": True})], ids=["asyncio", "uvloop"])
+@pytest.fixture(params=["asyncio", "uvloop", "trio"][:BACKENDS])
 def anyio_backend(request):
-    return request.param
-""",
+    return ("asyncio", {"use_uvloop": True}) if request.param == "uvloop" else request.param
+""".replace("BACKENDS", str(BACKENDS)),
 }
 MODES = [pytest.param(mode, id=mode) for mode in MARK]
 
@@ -114,7 +119,7 @@ async def test_a_peer_may_be_killed_by_the_test(engine, peer_process):
 def test_the_fixtures_work_whoever_runs_the_tests(pytester: pytest.Pytester, mode: str) -> None:
     """pytest-asyncio in its strict and its auto mode, and anyio's plugin."""
     outcome = run(pytester, GOOD, mode)
-    outcome.assert_outcomes(passed=16 if mode == "anyio" else 8)
+    outcome.assert_outcomes(passed=8 * BACKENDS if mode == "anyio" else 8)
 
 
 USERS_FIXTURES = """
@@ -147,7 +152,7 @@ def test_users_fixtures_build_on_ours_and_choose_the_options(pytester: pytest.Py
     """`hixl_aio_options` may be overridden, with parameters; an asynchronous fixture may use an engine."""
     decorators = "import pytest_asyncio; fixture = pytest_asyncio.fixture"
     source = USERS_FIXTURES.format(decorators="fixture = pytest.fixture" if mode != "strict" else decorators)
-    run(pytester, source, mode).assert_outcomes(passed=4 if mode == "anyio" else 2)
+    run(pytester, source, mode).assert_outcomes(passed=2 * BACKENDS if mode == "anyio" else 2)
 
 
 def test_the_engine_is_on_the_loop_that_the_test_chose(pytester: pytest.Pytester) -> None:
@@ -185,12 +190,11 @@ async def test_unread(engine_pair):
         await engine_pair.near.signal(engine_pair.peer, "nobody takes it")
 
 async def test_waiting(engine_pair):
-    import asyncio
+    import anyio
     inbox = await engine_pair.far.allocate(8, label="inbox", access=Access.WRITE)
     source = await engine_pair.near.allocate(8, label="source")
     await engine_pair.peer.refresh()
-    never = asyncio.get_running_loop().create_future()
-    engine_pair.near.put(source, engine_pair.peer.region("inbox"), ready=never)
+    engine_pair.near.put(source, engine_pair.peer.region("inbox"), ready=anyio.Event().wait())
 
 async def test_held(engine_pair, fault_plan):
     await engine_pair.far.allocate(8, label="inbox", access=Access.WRITE)
@@ -241,7 +245,14 @@ async def test_only_the_first_cause_is_shown(engine_pair):
 @pytest.mark.parametrize("mode", ["strict", "anyio"])
 def test_what_is_left_behind_fails_the_test_and_is_listed(pytester: pytest.Pytester, mode: str) -> None:
     """Unread signals, operations, busy regions, engines, descriptors, threads, children, failed peers."""
-    outcome = run(pytester, BAD, mode, "hixl_aio_patience = 0.05", "-k", "not uvloop")
+    outcome = run(
+        pytester,
+        BAD,
+        mode,
+        "hixl_aio_patience = 0.05",
+        "-k",
+        "not asyncio and not uvloop" if TRIO else "not uvloop",
+    )
     outcome.assert_outcomes(passed=7, failed=2, errors=6)
     text = outcome.stdout.str()
     for line in (
