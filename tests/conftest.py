@@ -5,51 +5,16 @@ from __future__ import annotations
 import asyncio
 import gc
 import inspect
-import os
 import signal
-import threading
-import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from pathlib import Path
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 import pytest_asyncio
 import uvloop
 
+from hixl_aio.testing import Resources
+
 from .loops import run_on
-
-
-def _descriptors() -> dict[str, str]:
-    found: dict[str, str] = {}
-    for name in os.listdir("/proc/self/fd"):
-        try:
-            found[name] = os.readlink(f"/proc/self/fd/{name}")
-        except FileNotFoundError:
-            continue  # the one that listed the directory
-    return found
-
-
-def _threads() -> set[str]:
-    """Python's threads and ours; libraries of mathematics have their own, and keep them."""
-    found = {f"{thread.name} ({thread.ident})" for thread in threading.enumerate()}
-    for task in os.listdir("/proc/self/task"):
-        try:
-            name = Path(f"/proc/self/task/{task}/comm").read_text().strip()
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        if name.startswith("hixl"):
-            found.add(f"{name} ({task})")
-    return found
-
-
-def _children() -> set[str]:
-    found: set[str] = set()
-    for task in os.listdir("/proc/self/task"):
-        try:
-            found.update(Path(f"/proc/self/task/{task}/children").read_text().split())
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-    return found
 
 
 def pytest_configure() -> None:
@@ -95,48 +60,22 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     return True
 
 
-_BEFORE = pytest.StashKey[tuple[dict[str, str], set[str], set[str]]]()
+_BEFORE = pytest.StashKey[Resources]()
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
     """Remember what was there before any fixture."""
-    item.stash[_BEFORE] = (_descriptors(), _threads(), _children())
+    item.stash[_BEFORE] = Resources.now()
     return (yield)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
-    """No descriptor, thread, child or operation outlives its test and its fixtures."""
+    """No engine, operation, descriptor, thread or child outlives its test and its fixtures."""
     result = yield
     gc.collect()
-    descriptors, threads, children = item.stash[_BEFORE]
-    _check_engines()
-    new_threads = _settled(lambda: _threads() - threads)
-    assert not new_threads, f"threads are left: {new_threads}"
-    assert not (_children() - children), "child processes are left"
-    new = {name: kind for name, kind in _descriptors().items() if descriptors.get(name) != kind}
-    new = {name: kind for name, kind in new.items() if not kind.startswith("/proc/")}
-    assert not new, f"descriptors are left: {new}"
+    # No patience with descriptors: a closed engine has none (INV-10).
+    left = Resources.now().added_since(item.stash[_BEFORE], patience=0.0)
+    assert not left, "\n".join(left)
     return result
-
-
-def _settled(look: Callable[[], set[str]]) -> set[str]:
-    """What a thread that has been joined leaves in /proc goes a moment later: look again until then."""
-    limit = time.monotonic() + 5.0
-    while (left := look()) and time.monotonic() < limit:
-        time.sleep(0.001)
-    return left
-
-
-def _check_engines() -> None:
-    from hixl_aio._runtime import _open_runtimes
-
-    for runtime in list(_open_runtimes):
-        assert runtime.life.state.name in ("CLOSED", "FORKED"), (
-            f"{runtime.name} is {runtime.life.state.value}"
-        )
-        counts = runtime.statistics()
-        assert counts.in_flight == 0, f"{runtime.name} is closed with operations: {counts}"
-        assert counts.regions == counts.busy_regions == counts.peers == counts.unread_signals == 0, counts
-        assert not len(runtime.requests), f"{runtime.name} is closed with {len(runtime.requests)} requests"

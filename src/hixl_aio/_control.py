@@ -50,8 +50,10 @@ class ControlPlane:
         "_acceptors",
         "_by_number",
         "_closing",
+        "_connecting",
         "_gone",
         "_runtime",
+        "_unclaimed",
         "by_incarnation",
         "peers",
         "peers_view",
@@ -65,6 +67,8 @@ class ControlPlane:
         self._by_number: dict[int, Peer] = {}
         self._gone: OrderedDict[str, Peer] = OrderedDict()
         self._closing: dict[int, Gate] = {}
+        self._connecting = 0  # calls
+        self._unclaimed: list[Peer] = []  # connected for calls that have gone
         self._accepted: deque[Peer] = deque()
         self._acceptors: deque[Taker] = deque()
 
@@ -156,14 +160,16 @@ class ControlPlane:
         # Each call asks for itself, with its own time; native code makes one connection of them.
         about = About(peer=address, argument="address", value=address, expected="host:port or unix:NAME")
         request = runtime.requests.begin(lambda token: runtime.native.connect(token, address, timeout), about)
+        self._connecting += 1
         try:
             # Native code says more about why, so its own clock goes first.
-            answered = await runtime.wait_gate_for(request.gate, timeout + 0.25)
+            if not await runtime.wait_gate_for(request.gate, timeout + 0.25):
+                raise ConnectTimeoutError(peer=address, status=Status.TIMED_OUT)
+            return self._answer(address, request)
         finally:
+            self._connecting -= 1
             runtime.requests.disown(request, self._unwanted)
-        if not answered:
-            raise ConnectTimeoutError(peer=address, status=Status.TIMED_OUT)
-        return self._answer(address, request)
+            self._drop_unwanted()
 
     def _answer(self, address: str, request: Request) -> Peer:
         if request.failure is not None:
@@ -187,19 +193,20 @@ class ControlPlane:
         peer = None if code else self._by_number.get(number)
         if peer is None or peer._wanted or peer._was_accepted or not self._runtime.is_open:
             return
-        # Two turns on: a call whose answer came with this one has said by then that it wants the peer.
-        call_soon = self._runtime.bridge.call_soon
-        call_soon(call_soon, self._drop_unwanted, peer)
+        self._unclaimed.append(peer)
+        self._drop_unwanted()
 
-    def _drop_unwanted(self, peer: Peer) -> None:
-        if (
-            peer._wanted
-            or peer._was_accepted
-            or peer._state is not PeerState.CONNECTED
-            or not self._runtime.is_open
-        ):
+    def _drop_unwanted(self) -> None:
+        """Not while anybody connects: the same connection may be the answer to that call, by whatever name it
+        asked for the peer.
+        """
+        if self._connecting:
             return
-        self._begin_disconnect(peer, abort=False)
+        unclaimed, self._unclaimed = self._unclaimed, []
+        for peer in unclaimed:
+            is_claimed = peer._wanted or peer._was_accepted or peer._state is not PeerState.CONNECTED
+            if not is_claimed and self._runtime.is_open:
+                self._begin_disconnect(peer, abort=False)
 
     def _learn(self, number: int) -> Peer | None:
         """Native code speaks of a peer for the first time."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import select
 
 import pytest
 
-from hixl_aio import InvalidArgumentError, OperationState
+from hixl_aio import Engine, InvalidArgumentError, OperationState
 
 from .support import Pair
 
@@ -56,3 +57,22 @@ async def test_tasks_and_gather_take_completions_as_they_are(pair: Pair) -> None
         group.create_task(pair.near.put(source, remote).wait())
     assert region.view()[-1] == 1
     assert not source.busy
+
+
+async def test_a_connect_does_not_suffer_from_a_cancelled_one_before_it(one: Engine) -> None:
+    """The connection that the cancelled call has left behind is not taken from the call that shares it."""
+    async with Engine() as other:
+        for _ in range(50):
+            cancelled = asyncio.create_task(one.connect(other.address))
+            await asyncio.sleep(0)
+            cancelled.cancel()
+            # Its answer is here, and nobody has seen it yet.
+            select.select([one._runtime.native], [], [], 5)
+            second = asyncio.create_task(one.connect(other.address))
+            await asyncio.sleep(0)
+            one._runtime.on_readable()
+            peer = await second
+            assert cancelled.cancelled()
+            await one.signal(peer, "s")
+            assert (await other.wait_signal("s")).name == "s"
+            await peer.aclose()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import Any, Protocol, TypeVar
 
@@ -168,6 +168,12 @@ class Inbox:
         if any(arrival < signal.arrival for arrival in islice(self._order, 1, 2)):
             # It was not the oldest: several went back, in another order than they came.
             self._order = OrderedDict(sorted(self._order.items()))
+
+    # ---- looking
+
+    def names(self) -> Mapping[str, int]:
+        """What lies unread, and how often."""
+        return {name: sum(map(len, queues.values())) for name, queues in self._by_name.items()}
 
     # ---- the end
 

@@ -376,6 +376,12 @@ class FaultPlan:
         self._faults.clear()
         self._say(lambda native: native.clear_rules())
 
+    def release_all(self) -> None:
+        """Let everything go on that rules hold."""
+        for fault in self._faults:
+            if isinstance(fault, Hold):
+                fault.release()
+
     @property
     def pending(self) -> int:
         """Operations and signals that are in the hands of the plan."""
