@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final, Literal
+
+import anyio.lowlevel
 
 from hixl_aio import Completion, Engine, MemoryRegion, Put, RemoteRegion
 from hixl_aio.testing import FaultPlan, Hold, HoldPoint
@@ -81,7 +82,7 @@ class Stage:
         for _ in range(20):
             if operation is None or operation.joined:
                 return
-            await asyncio.sleep(0)
+            await anyio.lowlevel.checkpoint()
         raise AssertionError("nobody awaits it")
 
     def check_bytes(self) -> None:

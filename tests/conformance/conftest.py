@@ -17,7 +17,7 @@ import pytest
 from hixl_aio import Engine, EngineOptions
 
 from ..loops import ASYNCIO_LOOPS, LOOPS, Tasks, run_on
-from .support import LINKS, connected
+from .support import LINKS, connected, spoiled_by_nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +70,12 @@ def link(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
-@pytest.fixture
-def pair(link: str) -> Opens:
-    """Two connected engines over one kind of link."""
+@pytest.fixture(params=(*LINKS, "fault"))
+def pair(request: pytest.FixtureRequest) -> Opens:
+    """Two connected engines over one kind of link, or with fault transports that spoil nothing."""
+    link = str(request.param)
+    if link == "fault":
+        return Opens(spoiled_by_nothing)
     return Opens(lambda: connected(EngineOptions(links=(link,)), link))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import mmap
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from hixl_aio import Access, Engine, EngineOptions, MemoryRegion, Peer, RemoteRegion
@@ -62,6 +62,16 @@ async def faulty(
     async with make(far) as target, make(near) as initiator:
         peer = await initiator.connect(target.address)
         yield Pair(initiator, target, peer, await target.accept(), link)
+
+
+@asynccontextmanager
+async def spoiled_by_nothing() -> AsyncIterator[Pair]:
+    """Two engines whose operations all go through a fault transport, and come out of it unharmed."""
+    plans = FaultPlan(), FaultPlan()
+    for plan in plans:
+        plan.delay(0.0, count=None)
+    async with faulty("cma", near=plans[0], far=plans[1]) as pair:
+        yield replace(pair, link="fault")
 
 
 @asynccontextmanager
