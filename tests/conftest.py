@@ -15,6 +15,7 @@ import uvloop
 from hixl_aio.testing import Resources
 
 from .loops import run_on
+from .soak import rounds
 
 
 def pytest_configure() -> None:
@@ -22,6 +23,13 @@ def pytest_configure() -> None:
     uvloop.new_event_loop().close()  # the first loop opens the pipe: let that be now
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell has started us in the background
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A soak repeats, so a test takes longer there."""
+    for item in items:
+        if rounds(0, 1) and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(1800))
 
 
 def pytest_collection_finish() -> None:

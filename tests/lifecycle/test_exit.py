@@ -25,7 +25,7 @@ STATUSES = {
 }
 LAST_LINES = {"error": "RuntimeError: mine", "SIGINT": "KeyboardInterrupt"}
 NO_MORE_PYTHON = ("os._exit", "SIGTERM")
-ROUNDS = rounds(1, 500)
+ROUNDS = rounds(1, 50)
 
 
 def leave(loop: str, link: str, way: str, warnings: str) -> tuple[int, str, float]:
