@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
+from hixl_aio._accepting import Reception
 from hixl_aio._checks import check_seconds, check_text
 from hixl_aio._core.credits import PeerLine
 from hixl_aio._core.gate import Gate
-from hixl_aio._core.inbox import Taker
 from hixl_aio._failures import About, from_status, status_of
 from hixl_aio._log import log
 from hixl_aio._native import PEER_CONNECTED, PEER_SUSPECT
@@ -46,8 +46,6 @@ class ControlPlane:
     """Who we are connected to."""
 
     __slots__ = (
-        "_accepted",
-        "_acceptors",
         "_by_number",
         "_closing",
         "_connecting",
@@ -57,6 +55,7 @@ class ControlPlane:
         "by_incarnation",
         "peers",
         "peers_view",
+        "reception",
     )
 
     def __init__(self, runtime: Runtime) -> None:
@@ -69,8 +68,7 @@ class ControlPlane:
         self._closing: dict[int, Gate] = {}
         self._connecting = 0  # calls
         self._unclaimed: list[Peer] = []  # connected for calls that have gone
-        self._accepted: deque[Peer] = deque()
-        self._acceptors: deque[Taker] = deque()
+        self.reception = Reception(runtime)
 
     # ---- look-ups
 
@@ -230,46 +228,6 @@ class ControlPlane:
         log("info", "peer connected", peer=peer.address, name=peer.name, incarnation=peer.incarnation)
         return peer
 
-    # ---- accepting
-
-    async def accept(self) -> Peer:
-        """The next peer that connected to us."""
-        runtime = self._runtime
-        runtime.check()
-        await runtime.breathe()
-        if self._accepted:
-            peer = self._accepted.popleft()
-        else:
-            taker = Taker(None, None, runtime.bridge.new_waiter())
-            self._acceptors.append(taker)
-            try:
-                await runtime.bridge.park(taker.waiter)
-            except BaseException:
-                self._stop_accepting(taker)
-                raise
-            if taker.failure is not None:
-                raise taker.failure
-            peer = taker.signal
-        peer._wanted = True
-        return peer
-
-    def _stop_accepting(self, taker: Taker) -> None:
-        if taker.signal is None:
-            if taker in self._acceptors:
-                self._acceptors.remove(taker)
-        elif self._acceptors:
-            self._hand_out(taker.signal)
-        else:
-            self._accepted.appendleft(taker.signal)
-
-    def _hand_out(self, peer: Peer) -> None:
-        if not self._acceptors:
-            self._accepted.append(peer)
-            return
-        taker = self._acceptors.popleft()
-        taker.signal = peer
-        self._runtime.bridge.wake(taker.waiter)
-
     # ---- events
 
     def on_connected(self, number: int) -> None:
@@ -282,7 +240,7 @@ class ControlPlane:
         if peer is None:
             return
         peer._was_accepted = True
-        self._hand_out(peer)
+        self.reception.arrive(peer)
 
     def on_down(self, number: int, code: int, text: str) -> None:
         """A peer is gone; all its records and signals have come before."""
@@ -308,8 +266,7 @@ class ControlPlane:
         self._gone[peer.incarnation] = peer
         if len(self._gone) > _REMEMBERED:
             self._gone.popitem(last=False)
-        if peer in self._accepted:
-            self._accepted.remove(peer)
+        self.reception.forget(peer)
         peer._line.take_down()
         error: HixlAioError = PeerLostError(text, peer=peer.address, status=peer._down_status)
         if state is PeerState.CLOSED:
@@ -423,11 +380,7 @@ class ControlPlane:
 
     def close(self) -> None:
         """The engine closes: nobody is accepted any more, nobody waits for room."""
-        name = self._runtime.name
-        while self._acceptors:
-            taker = self._acceptors.popleft()
-            taker.failure = ClosedError(what=f"engine {name}", state="closing")
-            self._runtime.bridge.wake(taker.waiter)
+        self.reception.close()
         for peer in self._by_number.values():
             peer._line.release_room()
 
@@ -435,4 +388,3 @@ class ControlPlane:
         """The engine is closed: so are all its peers."""
         for peer in list(self._by_number.values()):
             self._retire(peer, PeerState.CLOSED, Status.PEER_CLOSED)
-        self._accepted.clear()

@@ -254,7 +254,7 @@ class Engine:
         Raises:
             ClosedError: the engine closes.
         """
-        return await self._runtime.control.accept()
+        return await self._runtime.control.reception.accept()
 
     # ---- data plane: never blocks, starts now
 

@@ -311,7 +311,7 @@ async def test_many_peers_come_and_go(scene: SceneMaker) -> None:
         assert len(s.engine.peers) == 1
         assert len(control._by_number) == 1
         assert len(control._gone) == 1024
-        assert not control._accepted
+        assert not control.reception._peers
 
 
 async def test_a_signal_from_nobody_is_reported(scene: SceneMaker) -> None:
