@@ -51,7 +51,7 @@ bool split(Op& op, Op& part) {
 }  // namespace
 
 FaultTransport::FaultTransport(std::unique_ptr<Transport> inner, Config config)
-    : inner_(std::move(inner)), config_(config), capabilities_(inner_->capabilities()) {
+    : Decorator(std::move(inner)), config_(config) {
   capabilities_.can_stop = capabilities_.can_stop && config_.can_stop;
   capabilities_.always_quiescent = false;
 }
@@ -203,13 +203,12 @@ double FaultTransport::now() const noexcept {
 // ---- life
 
 Status FaultTransport::start(TransportHost& host, const std::string& address, std::string& bound, std::string& error) {
-  host_ = &host;
   timer_fd_ = ::timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
   if (timer_fd_ < 0) {
     error = "no descriptor is left for the timer of the fault plan";
     return Status::resource_exhausted;
   }
-  if (const Status status = inner_->start(*this, address, bound, error); !ok(status)) {
+  if (const Status status = Decorator::start(host, address, bound, error); !ok(status)) {
     return status;
   }
   return host.reactor().watch(timer_fd_, EPOLLIN, [this, timer = timer_fd_](std::uint32_t) {
@@ -354,8 +353,6 @@ Status FaultTransport::admit_with(const Rule& rule, Op& op) {
   entries_.emplace(&op, std::move(entry));
   return Status::ok;
 }
-
-void FaultTransport::release(Op& op) noexcept { inner_->release(op); }
 
 Status FaultTransport::transfer_now(PeerId peer, const Run& run, const SignalText* signal, bool reserved) noexcept {
   if (active_.load(std::memory_order_relaxed)) {
@@ -601,13 +598,6 @@ void FaultTransport::wake() {
   }
 }
 
-void FaultTransport::ring_loop() noexcept {
-  if (host_ != nullptr) {
-    const std::uint64_t one = 1;
-    static_cast<void>(!::write(host_->loop_fd(), &one, sizeof one));
-  }
-}
-
 void FaultTransport::arm() {
   const std::lock_guard lock(mutex_);
   if (config_.manual_clock || timer_fd_ < 0) {
@@ -705,10 +695,6 @@ void FaultTransport::moved(Entry& entry, Status status, bool quiescent, Steps& s
   }
   entry.op->signal.present = false;  // the inner transport has sent it
   begin_finish(entry, status, quiescent, steps);
-}
-
-void FaultTransport::complete_again(OpHandle handle, Token token, Status status) noexcept {
-  host_->complete_again(handle, token, status);
 }
 
 void FaultTransport::peer_ending(PeerId peer, Status status) noexcept {
@@ -905,21 +891,8 @@ void FaultTransport::drain_peer_signals(PeerId peer, SignalSink& sink) {
   inner_->drain_peer_signals(peer, filter);
 }
 
-// ---- the rest is the inner transport's
+// ---- look-ups
 
-void FaultTransport::connect(Token token, const std::string& address, double timeout) {
-  inner_->connect(token, address, timeout);
-}
-void FaultTransport::disconnect(Token token, PeerId peer, bool abort) { inner_->disconnect(token, peer, abort); }
-void FaultTransport::refresh(Token token, PeerId peer) { inner_->refresh(token, peer); }
-void FaultTransport::allocate(Token token, const RegionSpec& spec) { inner_->allocate(token, spec); }
-void FaultTransport::register_memory(Token token, const RegionSpec& spec) { inner_->register_memory(token, spec); }
-void FaultTransport::close_region(Token token, std::uint32_t region, double timeout) {
-  inner_->close_region(token, region, timeout);
-}
-bool FaultTransport::find_region(PeerId peer, std::string_view label, RegionInfo& out) {
-  return inner_->find_region(peer, label, out);
-}
 bool FaultTransport::peer_info(PeerId peer, PeerInfo& out) {
   if (!inner_->peer_info(peer, out)) {
     return false;
@@ -935,19 +908,11 @@ bool FaultTransport::peer_info(PeerId peer, PeerInfo& out) {
   }
   return true;
 }
-std::shared_ptr<void> FaultTransport::hold_region(std::uint32_t region) { return inner_->hold_region(region); }
-Status FaultTransport::reserve_signal(PeerId peer) noexcept { return inner_->reserve_signal(peer); }
-void FaultTransport::unreserve_signal(PeerId peer) noexcept { inner_->unreserve_signal(peer); }
+
 void FaultTransport::forget_peer(PeerId peer) {
   inner_->forget_peer(peer);
   const std::lock_guard lock(mutex_);
   ending_peers_.erase(peer);
 }
-void FaultTransport::signals_taken(PeerId peer, std::uint32_t count) noexcept { inner_->signals_taken(peer, count); }
-void FaultTransport::wake_progress() noexcept { host_->wake_progress(); }
-int FaultTransport::progress_fd() const noexcept { return host_->progress_fd(); }
-int FaultTransport::loop_fd() const noexcept { return host_->loop_fd(); }
-Reactor& FaultTransport::reactor() noexcept { return host_->reactor(); }
-JobThread& FaultTransport::jobs() noexcept { return host_->jobs(); }
 
 }  // namespace hixl_aio::fault

@@ -25,12 +25,12 @@
 #include <unordered_map>
 #include <vector>
 
-#include "hixl_aio/transport.h"
+#include "hixl_aio/decorator.h"
 #include "transports/fault/rules.h"
 
 namespace hixl_aio::fault {
 
-class FaultTransport final : public Transport, private TransportHost {
+class FaultTransport final : public Decorator {
  public:
   struct Config {
     bool manual_clock = false;  // time goes on only by advance()
@@ -58,32 +58,19 @@ class FaultTransport final : public Transport, private TransportHost {
   [[nodiscard]] std::size_t pending();  // operations that are in our hands
 
   // ---- Transport
-  [[nodiscard]] const Capabilities& capabilities() const noexcept override { return capabilities_; }
   Status start(TransportHost& host, const std::string& address, std::string& bound, std::string& error) override;
   void shutdown() noexcept override;
   void abandon_after_fork() noexcept override;
-  void connect(Token token, const std::string& address, double timeout) override;
-  void disconnect(Token token, PeerId peer, bool abort) override;
-  void refresh(Token token, PeerId peer) override;
-  void allocate(Token token, const RegionSpec& spec) override;
-  void register_memory(Token token, const RegionSpec& spec) override;
-  void close_region(Token token, std::uint32_t region, double timeout) override;
-  bool find_region(PeerId peer, std::string_view label, RegionInfo& out) override;
   bool peer_info(PeerId peer, PeerInfo& out) override;
-  std::shared_ptr<void> hold_region(std::uint32_t region) override;
   Status admit(Op& op) noexcept override;
-  void release(Op& op) noexcept override;
   Status transfer_now(PeerId peer, const Run& run, const SignalText* signal, bool reserved) noexcept override;
   void post(Op& op) noexcept override;
   bool progress() noexcept override;
-  Status reserve_signal(PeerId peer) noexcept override;
-  void unreserve_signal(PeerId peer) noexcept override;
   Status send_signal(PeerId peer, std::string_view name, std::string_view payload, Status status,
                      bool reserved) noexcept override;
   bool drain_signals(SignalSink& sink, std::size_t limit) override;
   void drain_peer_signals(PeerId peer, SignalSink& sink) override;
   void forget_peer(PeerId peer) override;
-  void signals_taken(PeerId peer, std::uint32_t count) noexcept override;
 
  private:
   enum class Phase : std::uint8_t {
@@ -140,14 +127,8 @@ class FaultTransport final : public Transport, private TransportHost {
 
   // TransportHost, called by the inner transport
   void complete(Op& op, Status status, bool quiescent) noexcept override;
-  void complete_again(OpHandle handle, Token token, Status status) noexcept override;
   void raise(Event event) override;
   void peer_ending(PeerId peer, Status status) noexcept override;
-  void wake_progress() noexcept override;
-  int progress_fd() const noexcept override;
-  int loop_fd() const noexcept override;
-  Reactor& reactor() noexcept override;
-  JobThread& jobs() noexcept override;
 
   [[nodiscard]] double now() const noexcept;
   [[nodiscard]] static std::uint64_t nbytes_of(const Op& op) noexcept;
@@ -160,7 +141,6 @@ class FaultTransport final : public Transport, private TransportHost {
   void end_peer(PeerId peer, Status status);
   void arm();
   void wake();
-  void ring_loop() noexcept;
 
   // Under the lock. `told` collects the rules that have caught something.
   [[nodiscard]] const Rule* match(OpKind kind, PeerId peer, std::uint64_t nbytes);
@@ -179,10 +159,7 @@ class FaultTransport final : public Transport, private TransportHost {
   template <typename Which>
   void drop_ghosts(Which which, Steps& steps);
 
-  std::unique_ptr<Transport> inner_;
   const Config config_;
-  Capabilities capabilities_;
-  TransportHost* host_ = nullptr;
   int timer_fd_ = -1;
 
   // Whether the inline way is closed. Relaxed: rules are added on the loop thread, which also reads this.
