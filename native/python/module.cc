@@ -18,6 +18,7 @@
 #include "python/faults.h"
 #include "python/native_error.h"
 #include "transports/host/host_transport.h"
+#include "transports/resend/resend_transport.h"
 
 namespace py = pybind11;
 
@@ -77,7 +78,7 @@ class NativeEngine {
   NativeEngine(std::string name, const std::vector<std::string>& links, std::uint32_t copy_threads,
                std::uint64_t chunk_nbytes, std::uint64_t inline_nbytes, std::uint32_t max_operations,
                std::uint32_t max_regions, std::uint32_t signal_capacity, bool allow_ptrace,
-               const std::optional<std::tuple<bool, bool>>& faults) {
+               const std::optional<std::tuple<bool, bool, bool>>& faults) {
     host::HostConfig config;
     config.name = std::move(name);
     for (const std::string& link : links.empty() ? std::vector<std::string>{"inproc", "shm", "cma", "cooperative"}
@@ -102,11 +103,17 @@ class NativeEngine {
     auto transport = std::make_unique<host::HostTransport>(std::move(config));
     host_ = transport.get();
     if (faults) {
-      const auto [manual_clock, can_stop] = *faults;
-      auto decorated = std::make_unique<fault::FaultTransport>(std::move(transport),
-                                                               fault::FaultTransport::Config{manual_clock, can_stop});
-      faults_ = decorated.get();
-      engine_ = std::make_unique<Engine>(EngineConfig{max_operations, kStrays}, std::move(decorated));
+      const auto [manual_clock, can_stop, lossy_signals] = *faults;
+      auto faulty = std::make_unique<fault::FaultTransport>(
+          std::move(transport), fault::FaultTransport::Config{manual_clock, can_stop, lossy_signals});
+      faults_ = faulty.get();
+      std::unique_ptr<Transport> whole = std::move(faulty);
+      if (lossy_signals) {
+        resend::Config settings;
+        settings.capacity = signal_capacity;
+        whole = std::make_unique<resend::ResendTransport>(std::move(whole), settings);
+      }
+      engine_ = std::make_unique<Engine>(EngineConfig{max_operations, kStrays}, std::move(whole));
     } else {
       engine_ = std::make_unique<Engine>(EngineConfig{max_operations}, std::move(transport));
     }
@@ -153,6 +160,8 @@ class NativeEngine {
     out["can_stop"] = c.can_stop;
     out["deregister_while_connected"] = c.deregister_while_connected;
     out["inline_signal"] = c.inline_signal;
+    out["signals_lossless"] = c.signals_lossless;
+    out["max_signal_payload"] = c.max_signal_payload;
     out["always_quiescent"] = c.always_quiescent;
     out["memory_shared"] = c.memory_shared;
     out["memory_host"] = c.memory_host;
@@ -373,7 +382,7 @@ class NativeEngine {
 void bind_engine(py::module_& module) {
   py::class_<NativeEngine>(module, "NativeEngine", py::is_final())
       .def(py::init<std::string, const std::vector<std::string>&, std::uint32_t, std::uint64_t, std::uint64_t,
-                    std::uint32_t, std::uint32_t, std::uint32_t, bool, std::optional<std::tuple<bool, bool>>>(),
+                    std::uint32_t, std::uint32_t, std::uint32_t, bool, std::optional<std::tuple<bool, bool, bool>>>(),
            py::arg("name"), py::kw_only(), py::arg("links") = py::tuple(), py::arg("copy_threads") = 1,
            py::arg("chunk_nbytes") = 1U << 20U, py::arg("inline_nbytes") = 64U << 10U,
            py::arg("max_operations") = 65536, py::arg("max_regions") = 131072, py::arg("signal_capacity") = 4096,

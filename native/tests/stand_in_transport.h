@@ -121,13 +121,15 @@ class StandInTransport final : public Transport {
     return held_.size();
   }
   // A signal arrives from a peer, which writes the loop's eventfd itself.
-  void arrive(PeerId peer, const std::string& name) {
+  void arrive(PeerId peer, const std::string& name, const std::string& payload = "", Status status = Status::ok) {
     {
       const std::lock_guard lock(mutex_);
       SignalRecord record;
       record.peer = peer;
       record.sequence = ++sequence_;
+      record.status = status;
       record.name = name;
+      record.payload = payload;
       signals_.push_back(std::move(record));
       signals_waiting_.store(signals_.size());
     }

@@ -24,6 +24,8 @@ namespace hixl_aio {
 enum class DeliveryLevel : std::uint8_t { local = 0, remote = 1 };
 enum class OrderPerPeer : std::uint8_t { none = 0, submission = 1 };
 
+inline constexpr std::uint32_t kMaxSignalNbytes = 1024;  // of a signal's name, and at best of its payload
+
 struct Capabilities {
   std::string_view name;
   DeliveryLevel delivery = DeliveryLevel::remote;  // what a completion means at best
@@ -35,6 +37,11 @@ struct Capabilities {
   bool can_stop = false;
   bool deregister_while_connected = false;
   bool inline_signal = false;
+  // What is sent arrives once and in order. False: it may be lost, repeated or reordered, and no places are kept:
+  // reserve_signal only says whether the peer is there, signals_taken does nothing, and send_signal answers
+  // signal_queue_full when there is no room now. ResendTransport makes a lossless transport of such a one.
+  bool signals_lossless = true;
+  std::uint32_t max_signal_payload = kMaxSignalNbytes;  // bytes
   bool always_quiescent = false;  // every record says "let go"
   bool memory_shared = false;
   bool memory_host = false;

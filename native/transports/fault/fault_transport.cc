@@ -54,6 +54,7 @@ FaultTransport::FaultTransport(std::unique_ptr<Transport> inner, Config config)
     : Decorator(std::move(inner)), config_(config) {
   capabilities_.can_stop = capabilities_.can_stop && config_.can_stop;
   capabilities_.always_quiescent = false;
+  capabilities_.signals_lossless = capabilities_.signals_lossless && !config_.lossy_signals;
 }
 
 FaultTransport::~FaultTransport() { shutdown(); }
@@ -751,6 +752,29 @@ void FaultTransport::drop_ghosts(Which which, Steps& steps) {
 
 // ---- signals
 
+Status FaultTransport::reserve_signal(PeerId peer) noexcept {
+  const Status status = inner_->reserve_signal(peer);
+  if (!config_.lossy_signals) {
+    return status;
+  }
+  if (ok(status)) {
+    inner_->unreserve_signal(peer);
+  }
+  return status == Status::signal_queue_full ? Status::ok : status;
+}
+
+void FaultTransport::unreserve_signal(PeerId peer) noexcept {
+  if (!config_.lossy_signals) {
+    inner_->unreserve_signal(peer);
+  }
+}
+
+void FaultTransport::signals_taken(PeerId peer, std::uint32_t count) noexcept {
+  if (!config_.lossy_signals) {
+    inner_->signals_taken(peer, count);
+  }
+}
+
 Status FaultTransport::send_signal(PeerId peer, std::string_view name, std::string_view payload, Status status,
                                    bool reserved) noexcept {
   double latency = 0.0;
@@ -828,6 +852,9 @@ class FaultTransport::Filter final : public SignalSink {
  public:
   Filter(FaultTransport& owner, SignalSink& sink) : owner_(owner), sink_(sink) {}
   void take(const SignalRecord& record) override {
+    if (owner_.config_.lossy_signals) {
+      owner_.inner_->signals_taken(record.peer, 1);  // whatever becomes of it: only the inner transport keeps places
+    }
     int copies = 1;
     {
       const std::lock_guard lock(owner_.mutex_);

@@ -35,6 +35,7 @@ class FaultTransport final : public Decorator {
   struct Config {
     bool manual_clock = false;  // time goes on only by advance()
     bool can_stop = true;       // false: capabilities say so, and requests to stop have no effect on what is held
+    bool lossy_signals = false; // capabilities say that signals may get lost, and no places are kept for them
   };
 
   FaultTransport(std::unique_ptr<Transport> inner, Config config);
@@ -66,11 +67,14 @@ class FaultTransport final : public Decorator {
   Status transfer_now(PeerId peer, const Run& run, const SignalText* signal, bool reserved) noexcept override;
   void post(Op& op) noexcept override;
   bool progress() noexcept override;
+  Status reserve_signal(PeerId peer) noexcept override;
+  void unreserve_signal(PeerId peer) noexcept override;
   Status send_signal(PeerId peer, std::string_view name, std::string_view payload, Status status,
                      bool reserved) noexcept override;
   bool drain_signals(SignalSink& sink, std::size_t limit) override;
   void drain_peer_signals(PeerId peer, SignalSink& sink) override;
   void forget_peer(PeerId peer) override;
+  void signals_taken(PeerId peer, std::uint32_t count) noexcept override;
 
  private:
   enum class Phase : std::uint8_t {
