@@ -223,7 +223,7 @@ class DataPlane:
             raise life.refusal(self._current())
         self._check_peer(peer)
         encoded = encode_name(name)
-        payload = check_payload(payload)
+        payload = check_payload(payload, self._runtime.capabilities.max_signal_payload)
         if after is not None and (not isinstance(after, Completion) or after._runtime is not self._runtime):
             raise InvalidArgumentError(
                 argument="after", value=repr(after), expected="a Completion of this engine, or None"

@@ -15,8 +15,8 @@ class FaultListener(Protocol):
     """Whoever spoils the transport of an engine."""
 
     @property
-    def settings(self) -> tuple[bool, bool]:
-        """Time is advanced by hand; what is held can be stopped."""
+    def settings(self) -> tuple[bool, bool, bool]:
+        """Time is advanced by hand; what is held can be stopped; signals may get lost, and are sent again."""
 
     def attach(self, runtime: Runtime, native: NativeFaults) -> None:
         """The engine opens."""

@@ -127,10 +127,11 @@ class NativeEngine:
         max_regions: int = 131072,
         signal_capacity: int = 4096,
         allow_ptrace: bool = True,
-        faults: tuple[bool, bool] | None = None,
+        faults: tuple[bool, bool, bool] | None = None,
     ) -> None:
         """`links`: allowed kinds, from inproc, shm, cma, cooperative; empty: all of them. `faults`: put a
-        fault transport in front, with (manual clock, operations can be stopped)."""
+        fault transport in front, with (manual clock, operations can be stopped, signals may get lost); in the
+        last case a resend transport in front of that."""
 
     # life
     def start(self, address: str, /) -> str:
@@ -150,8 +151,8 @@ class NativeEngine:
         """What the transport can do.
 
         name, delivery, order, max_in_flight_per_peer, max_descriptors, inline_nbytes, post_is_nonblocking,
-        can_stop, deregister_while_connected, inline_signal, always_quiescent, memory_shared, memory_host,
-        memory_device.
+        can_stop, deregister_while_connected, inline_signal, signals_lossless, max_signal_payload,
+        always_quiescent, memory_shared, memory_host, memory_device.
         """
     def counters(self) -> dict[str, int]:
         """submitted, completed, drained, inline_done, wakeups, in_flight, strays, regions, peers."""

@@ -113,10 +113,9 @@ class Submission:
         else:
             follow(operation)
 
-    @staticmethod
-    def check_payload(signal: str | None, payload: bytes) -> bytes:
+    def check_payload(self, signal: str | None, payload: bytes) -> bytes:
         """What goes with a signal, which there must be."""
-        payload = check_payload(payload)
+        payload = check_payload(payload, self._runtime.capabilities.max_signal_payload)
         if signal is None and payload:
             raise InvalidArgumentError(
                 argument="payload", value=payload, expected="b'' where there is no signal"

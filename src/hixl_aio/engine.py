@@ -381,7 +381,7 @@ class Engine:
         Args:
             peer: to whom.
             name: 1 to 1024 bytes of UTF-8.
-            payload: at most 1024 bytes.
+            payload: at most 1024 bytes, less where `capabilities.max_signal_payload` says so.
             after: send it when that operation has completed, or its negative form if that fails.
 
         Raises:

@@ -78,8 +78,8 @@ def encode_name(name: object) -> bytes:
     return encoded
 
 
-def check_payload(payload: object) -> bytes:
-    """A signal's payload.
+def check_payload(payload: object, most: int = MAX_PAYLOAD_NBYTES) -> bytes:
+    """A signal's payload, of which the backend takes so many bytes at most.
 
     Raises:
         InvalidArgumentError: no bytes, or too many.
@@ -88,8 +88,8 @@ def check_payload(payload: object) -> bytes:
         if not isinstance(payload, bytearray | memoryview):
             raise InvalidArgumentError(argument="payload", value=type(payload).__name__, expected="bytes")
         payload = bytes(payload)
-    if len(payload) > MAX_PAYLOAD_NBYTES:
-        expected = f"at most {MAX_PAYLOAD_NBYTES} bytes; put larger data into a region"
+    if len(payload) > most:
+        expected = f"at most {most} bytes (capabilities.max_signal_payload); put larger data into a region"
         raise InvalidArgumentError(
             argument="the length of the payload", value=len(payload), expected=expected
         )

@@ -66,6 +66,8 @@ class Capabilities:
         can_stop: a posted operation can be stopped.
         deregister_while_connected: regions may be closed while peers are connected.
         inline_signal: a bound signal travels with its operation.
+        signals_lossless: signals arrive once and in order, by nature or because lost ones are sent again.
+        max_signal_payload: bytes that may go with a signal.
         always_quiescent: every record says that the memory is free.
         memory_shared, memory_host, memory_device: kinds of memory that it moves.
     """
@@ -80,6 +82,8 @@ class Capabilities:
     can_stop: bool
     deregister_while_connected: bool
     inline_signal: bool
+    signals_lossless: bool
+    max_signal_payload: int
     always_quiescent: bool
     memory_shared: bool
     memory_host: bool

@@ -102,6 +102,8 @@ class StandIn:
             "can_stop": self.options.get("can_stop", True),
             "deregister_while_connected": True,
             "inline_signal": True,
+            "signals_lossless": True,
+            "max_signal_payload": 1024,
             "always_quiescent": False,
             "memory_shared": True,
             "memory_host": True,

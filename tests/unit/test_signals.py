@@ -25,6 +25,13 @@ def test_names_that_do_not_fit_are_refused(name: Any) -> None:
         encode_name(name)
 
 
+def test_a_backend_may_take_less() -> None:
+    """The message says how much."""
+    assert check_payload(b"x" * 9, 9) == b"x" * 9
+    with pytest.raises(InvalidArgumentError, match="at most 9 bytes"):
+        check_payload(b"x" * 10, 9)
+
+
 @pytest.mark.parametrize("payload", [b"x" * 1025, "text", None, [1]])
 def test_payloads_that_do_not_fit_are_refused(payload: Any) -> None:
     """Larger data belongs into a region."""

@@ -136,15 +136,27 @@ class FaultPlan:
     Args:
         clock: "real", or "manual": delays and throttled links go on only by `advance`.
         can_stop: False: a transport that cannot stop what it has been given, as HIXL.
+        lossy_signals: True: a transport that promises nothing of its signals, as HIXL, under the layer that
+            sends lost ones again and drops repeated ones. The rules for arriving signals then hit what is
+            below that layer, acknowledgements too, and `engine.wait_signal` shall notice nothing. Both ends
+            of a connection must be made that way. A bound signal is sent when its operation has passed this
+            plan, so it has not been sent yet where an operation is held at "signalled".
     """
 
-    __slots__ = ("_before", "_faults", "_gates", "_manual", "_native", "_runtime", "_stoppable")
+    __slots__ = ("_before", "_faults", "_gates", "_lossy", "_manual", "_native", "_runtime", "_stoppable")
 
-    def __init__(self, *, clock: Literal["real", "manual"] = "real", can_stop: bool = True) -> None:
+    def __init__(
+        self,
+        *,
+        clock: Literal["real", "manual"] = "real",
+        can_stop: bool = True,
+        lossy_signals: bool = False,
+    ) -> None:
         if clock not in ("real", "manual"):
             raise InvalidArgumentError(argument="clock", value=clock, expected="'real' or 'manual'")
         self._manual = clock == "manual"
         self._stoppable = can_stop
+        self._lossy = lossy_signals
         self._native: NativeFaults | None = None
         self._runtime: Runtime | None = None
         self._faults: list[Fault] = []
@@ -401,9 +413,9 @@ class FaultPlan:
     # ---- the engine's side (FaultListener)
 
     @property
-    def settings(self) -> tuple[bool, bool]:
+    def settings(self) -> tuple[bool, bool, bool]:
         """For the engine."""
-        return self._manual, self._stoppable
+        return self._manual, self._stoppable, self._lossy
 
     def attach(self, runtime: Runtime, native: NativeFaults) -> None:
         """The engine opens."""
