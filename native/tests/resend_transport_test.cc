@@ -34,6 +34,7 @@ class Wire final : public Decorator {
   std::mt19937 random{20240229};
   bool cut = false;
   bool full = false;
+  bool broken = false;  // and nobody has said so yet
   std::uint64_t frames = 0;
   std::vector<std::pair<Token, bool>> disconnects;
 
@@ -42,8 +43,8 @@ class Wire final : public Decorator {
   Status send_signal(PeerId, std::string_view name, std::string_view payload, Status status,
                      bool reserved) noexcept override {
     CHECK(!reserved);  // such a transport keeps no places
-    if (full || gone_.load()) {
-      return gone_.load() ? Status::peer_lost : Status::signal_queue_full;
+    if (full || broken || gone_.load()) {
+      return full ? Status::signal_queue_full : Status::peer_lost;
     }
     ++frames;
     if (cut || hits(loses)) {
@@ -75,12 +76,13 @@ class Wire final : public Decorator {
     event.peer = peer;
     raise(std::move(event));
   }
+  void tell_ending(Status status) { peer_ending(kOther, status); }
   // Any thread. As a transport does: the end is told at once, the event comes when all operations have ended.
   void go_down(Status status, std::uint64_t operations = 0) {
     if (gone_.exchange(true)) {
       return;
     }
-    peer_ending(kOther, status);
+    tell_ending(status);
     CHECK(test::eventually([&] { return ended.load() >= operations; }));
     Event event;
     event.kind = EventKind::peer_down;
@@ -397,8 +399,11 @@ TEST("a peer that goes down: what was kept is dropped, bound operations end once
   s.near.inner->complete_held();  // landed, and the loop has not looked yet
   CHECK(ok(s.near.put(3, "u")));
   CHECK(test::eventually([&] { return s.near.inner->held() == 1; }));
-  s.near.wire->go_down(Status::peer_lost);
+  s.near.wire->tell_ending(Status::peer_lost);
+  CHECK_EQ(s.near.engine->counters().completed, 2U);  // now, whenever the loop looks
   s.near.inner->complete_held();
+  CHECK_EQ(s.near.engine->counters().completed, 3U);
+  s.near.wire->go_down(Status::peer_lost);
   s.near.drain();
   for (const Token token : {1, 2, 3}) {
     CHECK_EQ(s.near.sink.records[token].size(), 1U);
@@ -489,6 +494,17 @@ TEST("a bound signal is sent after its bytes and before its record; in the negat
     CHECK_EQ(s.near.inner->sent.load(), 0U);
     CHECK_EQ(s.near.resend->pending(), 0U);
   }
+}
+
+TEST("an operation whose signal cannot be sent any more did not succeed") {
+  Scene s({.capacity = 64, .manual_clock = true}, StandInTransport::Mode::hold);
+  CHECK(ok(s.near.put(1, "s")));
+  CHECK(test::eventually([&] { return s.near.inner->held() == 1; }));
+  s.near.wire->broken = true;
+  s.near.inner->complete_held();
+  s.drain();
+  CHECK_EQ(s.near.sink.records[1].size(), 1U);
+  CHECK_EQ(s.near.sink.records[1].front().status, Status::peer_lost);
 }
 
 TEST("an inline transfer sends its signal itself; what the inner transport refuses takes no number") {

@@ -221,8 +221,8 @@ void ResendTransport::send_landed() {
       landed_.pop_front();
     }
     const SignalText& signal = landed.op->signal;
-    static_cast<void>(send_signal(landed.op->peer, signal.name, signal.payload, landed.status, true));
-    host_->complete(*landed.op, landed.status, landed.quiescent);
+    const Status sent = send_signal(landed.op->peer, signal.name, signal.payload, landed.status, true);
+    host_->complete(*landed.op, ok(landed.status) ? sent : landed.status, landed.quiescent);
   }
 }
 
