@@ -327,7 +327,7 @@ double ResendTransport::serve(PeerId peer, Link& link, double time) {
   if (link.times_out(time) && link.silent > config_.tries) {
     fail(peer, link,
          "the peer is there, but has acknowledged no signal after " + std::to_string(link.acknowledged) + " in " +
-             std::to_string(config_.tries) + " tries; the connection was ended, connect again");
+             std::to_string(config_.tries) + " tries; the connection was ended");
   }
   pump(peer, link);
   if (link.owes) {
