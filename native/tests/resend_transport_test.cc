@@ -34,6 +34,7 @@ class Wire final : public Decorator {
   std::mt19937 random{20240229};
   bool cut = false;
   bool full = false;
+  bool stopped = false;  // the other process
   bool broken = false;  // and nobody has said so yet
   std::uint64_t frames = 0;
   std::vector<std::pair<Token, bool>> disconnects;
@@ -75,6 +76,10 @@ class Wire final : public Decorator {
     event.token = token;
     event.peer = peer;
     raise(std::move(event));
+  }
+  bool peer_info(PeerId, PeerInfo& out) override {
+    out.state = stopped ? PeerState::suspect : PeerState::connected;
+    return true;
   }
   void tell_ending(Status status) { peer_ending(kOther, status); }
   // Any thread. As a transport does: the end is told at once, the event comes when all operations have ended.
@@ -387,6 +392,20 @@ TEST("whoever answers is not broken, however long one signal takes") {
   CHECK_EQ(s.near.downs(), 0U);
   s.advance(1.0);
   CHECK_EQ(s.heard(), "ab");
+}
+
+TEST("a process that is stopped is silent, and not broken") {
+  Scene s({.capacity = 64, .first_timeout = 1.0, .longest_timeout = 1.0, .tries = 3, .manual_clock = true});
+  s.near.wire->cut = s.near.wire->stopped = true;
+  CHECK(ok(s.near.send("a")));
+  for (int turn = 0; turn < 20; ++turn) {
+    s.advance(1.0);
+  }
+  CHECK_EQ(s.near.downs(), 0U);
+  s.near.wire->cut = s.near.wire->stopped = false;
+  s.near.resend->advance(1.0);  // the first look after it goes on
+  s.near.drain();
+  CHECK_EQ(s.near.downs(), 0U);
 }
 
 TEST("a peer that goes down: what was kept is dropped, bound operations end once, nothing is sent any more") {

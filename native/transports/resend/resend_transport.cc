@@ -322,12 +322,21 @@ void ResendTransport::acknowledge(PeerId peer, Link& link) {
   link.owes = !ok(status) && ok(link.over);
 }
 
+bool ResendTransport::is_stopped(PeerId peer) {
+  PeerInfo info;
+  return inner_->peer_info(peer, info) && info.state == PeerState::suspect;
+}
+
 // What is due for one link; returns when to look again.
 double ResendTransport::serve(PeerId peer, Link& link, double time) {
-  if (link.times_out(time) && link.silent > config_.tries) {
-    fail(peer, link,
-         "the peer is there, but has acknowledged no signal after " + std::to_string(link.acknowledged) + " in " +
-             std::to_string(config_.tries) + " tries; the connection was ended");
+  if (link.times_out(time)) {
+    if (is_stopped(peer)) {
+      link.silent = 0;
+    } else if (link.silent > config_.tries) {
+      fail(peer, link,
+           "the peer is there, but has acknowledged no signal after " + std::to_string(link.acknowledged) + " in " +
+               std::to_string(config_.tries) + " tries; the connection was ended");
+    }
   }
   pump(peer, link);
   if (link.owes) {

@@ -5,7 +5,8 @@
 //
 // Sender. What is not acknowledged is kept, and sent again after a timeout that doubles up to a limit, for as long as the
 // peer is there. A peer that says nothing at all for `tries` timeouts in a row is taken for broken: its link is torn down.
-// It is the peer's loop that acknowledges, so this has to be longer than a loop may stand still.
+// It is the peer's loop that acknowledges, so this has to be longer than a loop may stand still; a process that is stopped
+// is waited for.
 // Places (INV-11): the peer says up to which sequence it takes; before its first word that is our own `capacity`, so both
 // ends are set up alike. A refusal for want of a place sends an old number again, so that a lost word about it is repeated.
 // Receiver. What comes early waits, what comes again is dropped; acknowledged once per drain.
@@ -73,6 +74,7 @@ class ResendTransport final : public Decorator {
   void arm(double due);
   Link& link_of(PeerId peer);
   void pump(PeerId peer, Link& link);
+  [[nodiscard]] bool is_stopped(PeerId peer);
   [[nodiscard]] double serve(PeerId peer, Link& link, double time);
   void acknowledge(PeerId peer, Link& link);
   void fail(PeerId peer, Link& link, std::string why);
