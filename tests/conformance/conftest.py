@@ -17,7 +17,7 @@ import pytest
 from hixl_aio import Engine, EngineOptions
 
 from ..loops import ASYNCIO_LOOPS, LOOPS, Tasks, run_on
-from .support import LINKS, connected, spoiled_by_nothing
+from .support import LINKS, connected, resent, spoiled_by_nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +70,15 @@ def link(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
-@pytest.fixture(params=(*LINKS, "fault"))
+@pytest.fixture(params=(*LINKS, "fault", "resent"))
 def pair(request: pytest.FixtureRequest) -> Opens:
-    """Two connected engines over one kind of link, or with fault transports that spoil nothing."""
+    """Two connected engines over one kind of link, with fault transports that spoil nothing, or with signals
+    that get lost and are sent again."""
     link = str(request.param)
     if link == "fault":
         return Opens(spoiled_by_nothing)
+    if link == "resent":
+        return Opens(resent)
     return Opens(lambda: connected(EngineOptions(links=(link,)), link))
 
 

@@ -75,6 +75,18 @@ async def spoiled_by_nothing() -> AsyncIterator[Pair]:
 
 
 @asynccontextmanager
+async def resent() -> AsyncIterator[Pair]:
+    """Two engines whose signals get lost and come twice all the time, under the layer that hides it."""
+    plans = FaultPlan(lossy_signals=True), FaultPlan(lossy_signals=True)
+    for plan in plans:
+        for number in range(1, 400, 3):
+            plan.drop_signal(skip=number)
+            plan.duplicate_signal(skip=number)
+    async with faulty("cma", near=plans[0], far=plans[1]) as pair:
+        yield replace(pair, link="resent")
+
+
+@asynccontextmanager
 async def connected(options: EngineOptions, link: str = "shm") -> AsyncIterator[Pair]:
     """Two engines that are connected to each other."""
     async with Engine(options=options) as far, Engine(options=options) as near:
