@@ -175,7 +175,7 @@ void build_runs(const py::list& parts, std::vector<Run>& runs, std::vector<PartS
   }
 }
 
-std::vector<std::uint8_t> part_states(const Op& op, const std::vector<PartSpan>& spans) {
+std::vector<std::uint8_t> part_states(const Op& op, Status status, const std::vector<PartSpan>& spans) {
   std::vector<std::uint8_t> states;
   states.reserve(spans.size());
   for (const auto& [first, last] : spans) {
@@ -183,7 +183,8 @@ std::vector<std::uint8_t> part_states(const Op& op, const std::vector<PartSpan>&
     for (std::uint32_t run = first; run <= last && run < op.runs.size(); ++run) {
       // Asked for when the whole has not completed: what was never begun is not there either.
       const bool begun = op.runs[run].state != RunState::pending || op.runs[run].nbytes == 0;
-      worst = std::max(worst, static_cast<std::uint8_t>(begun ? op.runs[run].state : RunState::failed));
+      const RunState otherwise = status == Status::stopped ? RunState::stopped : RunState::failed;
+      worst = std::max(worst, static_cast<std::uint8_t>(begun ? op.runs[run].state : otherwise));
     }
     states.push_back(worst);
   }

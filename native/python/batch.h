@@ -18,6 +18,6 @@ using PartSpan = std::pair<std::uint32_t, std::uint32_t>;
 void build_runs(const pybind11::list& parts, std::vector<Run>& runs, std::vector<PartSpan>& spans);
 
 // One RunState a part: the worst of its runs.
-std::vector<std::uint8_t> part_states(const Op& op, const std::vector<PartSpan>& spans);
+std::vector<std::uint8_t> part_states(const Op& op, Status status, const std::vector<PartSpan>& spans);
 
 }  // namespace hixl_aio::python

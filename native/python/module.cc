@@ -326,7 +326,7 @@ class NativeEngine {
         const auto it = owner_.part_spans_.find(record.token);
         if (it != owner_.part_spans_.end()) {
           if (!ok(record.status)) {
-            const auto bytes = part_states(op, it->second);
+            const auto bytes = part_states(op, record.status, it->second);
             states = py::bytes(reinterpret_cast<const char*>(bytes.data()), bytes.size());
           }
           owner_.part_spans_.erase(it);

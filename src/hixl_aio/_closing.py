@@ -11,6 +11,7 @@ import warnings
 from typing import TYPE_CHECKING, Final
 
 from hixl_aio._checks import check_seconds
+from hixl_aio._core.credits import MAX_ENDED_IN_A_TURN
 from hixl_aio._core.gate import Gate
 from hixl_aio._core.lifecycle import LifeState
 from hixl_aio._core.optable import OperationState
@@ -106,20 +107,30 @@ async def _drain(runtime: Runtime, seconds: float | None) -> BaseException | Non
 async def _stop(runtime: Runtime) -> BaseException | None:
     """Stop what is still under way."""
     table = runtime.ops.table
-    for operation in table:
+    first: BaseException | None = None
+    for number, operation in enumerate(table, 1):
         if operation.state is OperationState.WAITING:
             runtime.ops.end_waiting(operation, _closed(runtime), Status.CLOSED)
+        if number % MAX_ENDED_IN_A_TURN == 0:
+            first = await _turn(runtime) or first
     for operation in table:
         if operation.state is not OperationState.QUARANTINED:
             runtime.ops.request_stop(operation)
     gate = table.empty_gate(runtime.bridge.wake)
     if gate is None:
-        return None
+        return first
     settled, cancelled = await runtime.bridge.hold(gate, runtime.options.cancel_grace)
     if not settled:
         text = f"engine {runtime.name} closes with {len(table)} operations unsettled; tearing its links down"
         _warn(runtime, text)
-    return cancelled
+    return first or cancelled
+
+
+async def _turn(runtime: Runtime) -> BaseException | None:
+    """Let the loop go round, whatever is cancelled meanwhile."""
+    gate = Gate(runtime.bridge.wake)
+    runtime.call_soon(gate.open)
+    return (await runtime.bridge.hold(gate, None))[1]
 
 
 async def _shut_out(runtime: Runtime) -> BaseException | None:

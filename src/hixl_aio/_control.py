@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
+from time import monotonic
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
@@ -151,10 +152,12 @@ class ControlPlane:
         check_text("address", address, "host:port or unix:NAME")
         timeout = check_seconds("timeout", timeout, positive=True)
         known = self.peers.get(address)
-        if known is not None:
+        if known is not None and self._stands(known):
             known._wanted = True
             await runtime.checkpoint_where_due()
             return known
+        if known is not None:
+            timeout = await self._wait_for_its_end(known, timeout)
         # Each call asks for itself, with its own time; native code makes one connection of them.
         about = About(peer=address, argument="address", value=address, expected="host:port or unix:NAME")
         request = runtime.requests.begin(lambda token: runtime.native.connect(token, address, timeout), about)
@@ -168,6 +171,21 @@ class ControlPlane:
             self._connecting -= 1
             runtime.requests.disown(request, self._unwanted)
             self._drop_unwanted()
+
+    def _stands(self, peer: Peer) -> bool:
+        info = self.peer_info(peer._id)
+        return info is not None and info[4] in _STANDING and not peer._line.broken
+
+    async def _wait_for_its_end(self, peer: Peer, seconds: float) -> float:
+        """A peer is down, and the news is on its way. Returns the seconds that are left."""
+        runtime = self._runtime
+        begun = monotonic()
+        if peer._end is None:
+            peer._end = Gate(runtime.bridge.wake)
+        if not await runtime.wait_gate_for(peer._end, seconds):
+            raise ConnectTimeoutError(peer=peer.address, status=Status.TIMED_OUT)
+        runtime.check()
+        return max(0.001, seconds - (monotonic() - begun))
 
     def _answer(self, address: str, request: Request) -> Peer:
         if request.failure is not None:
@@ -219,6 +237,7 @@ class ControlPlane:
             runtime.ops.post_waiting,
             credits=options.credits_per_peer,
             capacity=options.line_capacity,
+            later=runtime.call_soon,
         )
         peer = Peer(runtime, number, info, line)
         self._by_number[number] = peer
@@ -274,9 +293,9 @@ class ControlPlane:
         runtime.ops.fail_all(peer._line, error, peer._down_status)
         runtime.mail.peer_gone(peer)
         self._by_number.pop(peer._id, None)
-        gate = self._closing.pop(peer._id, None)
-        if gate is not None:
-            gate.open()
+        for gate in (self._closing.pop(peer._id, None), peer._end):
+            if gate is not None:
+                gate.open()
 
     def _withdraw(self, peer: Peer) -> None:
         """No new operation finds it."""

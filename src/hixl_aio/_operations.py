@@ -10,7 +10,7 @@ from collections.abc import Callable
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
-from hixl_aio._core.credits import Posting
+from hixl_aio._core.credits import MAX_ENDED_IN_A_TURN, Posting
 from hixl_aio._core.deadlines import Deadlines
 from hixl_aio._core.optable import Operation, OperationKind, OperationState, OperationTable
 from hixl_aio._failures import About, from_native, from_status
@@ -143,6 +143,8 @@ class Operations:
             operation.outcome._states = parts
         error = None if code == 0 else self._failure(operation, code, parts)
         line = operation.line
+        if code in (Status.PEER_LOST, Status.PEER_CLOSED):
+            line.broken = True
         # Released before anybody is woken: what runs next may close or reuse the region (INV-2).
         if quiescent or code == 0:
             self._settle(operation)
@@ -342,13 +344,25 @@ class Operations:
             self._following = False
 
     def fail_all(self, line: PeerLine, error: HixlAioError, status: int) -> None:
-        """The peer is gone: what waits ends, quarantine is over. What is posted gets its record."""
-        for operation in self.table.of_line(line):
+        """The peer is gone: what waits ends, quarantine is over. What is posted gets its record.
+
+        A full line takes several turns of the loop, lest it stall (each operation costs some microseconds).
+        """
+        self._fail_some(deque(self.table.of_line(line)), line, error, status)
+
+    def _fail_some(
+        self, operations: deque[Operation], line: PeerLine, error: HixlAioError, status: int
+    ) -> None:
+        for _ in range(min(len(operations), MAX_ENDED_IN_A_TURN)):
+            operation = operations.popleft()
             if operation.state is OperationState.WAITING:
                 self._end_waiting(operation, error, status)
             elif operation.state is OperationState.QUARANTINED:
                 self._settle(operation)
-        line.pump()
+        if operations:
+            self._runtime.call_soon(self._fail_some, operations, line, error, status)
+        else:
+            line.pump()
 
     def force_out(self, error: HixlAioError) -> None:
         """The transport has been shut down: nothing can touch memory any more, whatever is missing."""

@@ -171,6 +171,8 @@ class Runtime:
         native: NativeEngine | None = None
         try:
             native = self._make_native()
+            if self.faults is not None and native.faults is not None:
+                self.faults.attach(self, native.faults)
             self.address = native.start(address)
         except _native.NativeError as error:
             self._abandon_start(native)
@@ -189,8 +191,6 @@ class Runtime:
         self.capabilities_found = Capabilities.from_native(native.capabilities)
         self.current = self.bridge.current
         self.data.open(native)
-        if self.faults is not None and native.faults is not None:
-            self.faults.attach(self, native.faults)
         self.bridge.watch(native.fileno(), self.on_readable)
         life.advance(LifeState.OPEN)
         _remember_for_fork(self)
@@ -198,6 +198,8 @@ class Runtime:
 
     def _abandon_start(self, native: NativeEngine | None) -> None:
         self.life.advance(LifeState.CLOSED)
+        if self.faults is not None:
+            self.faults.detach()
         if native is not None:
             native.close()  # now: the traceback of what is raised holds a reference
 

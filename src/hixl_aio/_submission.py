@@ -160,6 +160,7 @@ class Submission:
         # Also when the call raises: whoever waits for that signal must not wait for ever (INV-11).
         self._runtime.ops.send_negative(operation, -code)
         if -code in _WORLD:
+            operation.line.broken |= -code in (Status.PEER_LOST, Status.PEER_CLOSED)
             self._done(operation, error)
             return
         raise self._forget(operation, self._explain(operation, -code, error))

@@ -161,7 +161,7 @@ class Completion:
     async def _join(self, *, join: bool) -> None:
         runtime = self._runtime
         if not self._ended:
-            runtime.check()
+            runtime.check_loop()
             runtime.awaits_in_a_row = 0
             waiter = _Joined(self) if join else None
             if waiter is not None:
@@ -199,7 +199,7 @@ class Completion:
         if operation is None:
             await runtime.checkpoint_where_due()
             return
-        runtime.check()
+        runtime.check_loop()
         if operation.settled is None:
             operation.settled = Gate(runtime.bridge.wake)
         waiter = runtime.bridge.new_waiter()
@@ -247,7 +247,7 @@ class Completion:
         if self._ended:
             return False
         runtime = self._runtime
-        runtime.check()
+        runtime.check_loop()
         if self._operation is None:
             raise InternalError(f"{self!r} is neither done nor under way")
         runtime.request_stop(self._operation)
@@ -281,7 +281,7 @@ class Completion:
             runtime.check_loop()
             runtime.call_soon(fn, self, context=context)
             return
-        runtime.check()
+        runtime.check_loop()
         assert self._operation is not None
         self._operation.callbacks.append((fn, context))
 

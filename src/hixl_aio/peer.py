@@ -13,6 +13,7 @@ from hixl_aio.memory import RemoteRegion
 
 if TYPE_CHECKING:
     from hixl_aio._core.credits import PeerLine
+    from hixl_aio._core.gate import Gate
     from hixl_aio._records import PeerTuple
     from hixl_aio._runtime import Runtime
 
@@ -60,6 +61,7 @@ class Peer:
         "_broken",
         "_down_status",
         "_down_text",
+        "_end",
         "_id",
         "_last_sequence",
         "_line",
@@ -85,6 +87,7 @@ class Peer:
         self._state = PeerState.CONNECTED
         self._down_status = Status.OK
         self._down_text = ""
+        self._end: Gate | None = None  # for calls that wait for the news that it is down
         self._successor = ""  # the incarnation that was found at its address after it died
         self._wanted = False  # a call has returned it to the application
         self._was_accepted = False  # the other side began

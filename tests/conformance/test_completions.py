@@ -12,6 +12,7 @@ import anyio.lowlevel
 import pytest
 
 from hixl_aio import (
+    ClosedError,
     Completion,
     OperationKind,
     OperationState,
@@ -19,9 +20,10 @@ from hixl_aio import (
     TransferStoppedError,
     TransferTimeoutError,
 )
+from hixl_aio.testing import FaultPlan
 
 from ..loops import CANCELLED, Tasks, on_trio, outcomes, reports, turns
-from .support import Pair
+from .support import Pair, faulty
 
 LARGE = 32 << 20
 
@@ -257,3 +259,31 @@ async def test_user_data_is_the_users(pair: Pair) -> None:
     await operation
     assert operation.user_data == {"request": 7}
     assert "put" in repr(operation)
+
+
+async def test_what_is_in_flight_is_joined_also_while_the_engine_drains(link: str, tasks: Tasks) -> None:
+    """Whoever begins to await, settle, watch or stop it then gets its own end, never a busy region."""
+    plan = FaultPlan()
+    async with faulty(link, near=plan) as pair:
+        _, remote = await pair.target(8)
+        source = await pair.source(8)
+        held = plan.hold(count=3)
+        ops = [pair.near.put(source, remote, timeout=None) for _ in range(3)]
+        await held.wait_caught(3)
+        closing = tasks.start(pair.near.aclose(drain_timeout=30))
+        await turns(3)
+        assert not closing.done()
+        called: list[Completion] = []
+        ops[2].add_done_callback(called.append)
+        joined, settled = tasks.start(ops[0].wait()), tasks.start(ops[0].settled())
+        watching = tasks.start(ops[1].wait(join=False))
+        assert ops[1].cancel()
+        assert isinstance(await watching.outcome(), TransferStoppedError | ClosedError)
+        assert not joined.done()
+        held.release()
+        await joined.result()
+        await settled.result()
+        await ops[2]
+        assert not source.busy
+        await closing.result()
+        assert called == [ops[2]]

@@ -8,7 +8,17 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from hixl_aio import Engine, EngineOptions, PeerLostError, PeerRestartedError, PeerState, StaleRegionError
+from hixl_aio import (
+    Engine,
+    EngineOptions,
+    MemoryRegion,
+    PeerLostError,
+    PeerNotConnectedError,
+    PeerRestartedError,
+    PeerState,
+    RemoteRegion,
+    StaleRegionError,
+)
 from tests.soak import rounds
 
 from .harness import Steady, child
@@ -104,3 +114,26 @@ async def test_restarts_in_a_row_are_each_told_and_cured() -> None:
                 target.kill()
             await lost(engine, address)
         assert engine.statistics().peers == engine.statistics().native["peers"] == 0
+
+
+async def _put_until_it_fails(engine: Engine, source: MemoryRegion, inbox: RemoteRegion) -> None:
+    while True:
+        await engine.put(source, inbox)
+
+
+@pytest.mark.parametrize(("link", "memory"), LINKS)
+async def test_a_dead_peer_is_not_handed_out_again(link: str, memory: str) -> None:
+    """Its operation fails before the news of its death is here; connecting then finds that nobody listens."""
+    async with Engine(options=EngineOptions(links=(link,))) as engine:
+        source = await engine.register(bytearray(NBYTES))
+        for _ in range(rounds(3, 100)):
+            async with child("serve", links=[link], memory=memory, nbytes=NBYTES) as serving:
+                address = (await serving.hear())["address"]
+                peer = await engine.connect(address)
+                inbox = peer.region("inbox")
+                serving.kill()
+                with pytest.raises(PeerLostError):
+                    await _put_until_it_fails(engine, source, inbox)
+                with pytest.raises(PeerNotConnectedError):
+                    await engine.connect(address)
+                assert peer.state is PeerState.LOST

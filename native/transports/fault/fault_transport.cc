@@ -17,6 +17,7 @@ namespace hixl_aio::fault {
 namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
+constexpr double kRetrySeconds = 0.001;
 constexpr RuleId kPacing = 0;  // no rule: the operation waits because of a throttle or a frozen peer
 
 bool is_waiting(const Rule& rule) noexcept {
@@ -155,7 +156,23 @@ void FaultTransport::throttle(double nbytes_per_second, double latency) {
   const std::lock_guard lock(mutex_);
   nbytes_per_second_ = nbytes_per_second;
   latency_ = latency;
+  if (nbytes_per_second <= 0) {
+    free_at_.clear();
+  }
   update_active();
+  if (nbytes_per_second <= 0 && latency <= 0) {
+    // What is under way is not held up any longer either.
+    for (auto& [op, entry] : entries_) {
+      if (entry->rule.id == kPacing && entry->rule.action == Action::delay) {
+        entry->due = 0.0;
+      }
+    }
+    for (LateSignal& late : late_signals_) {
+      late.due = late.due == kNever ? kNever : 0.0;
+    }
+    wake();
+    ring_loop();
+  }
 }
 
 void FaultTransport::advance(double seconds) {
@@ -178,6 +195,11 @@ void FaultTransport::thaw(PeerId peer) {
     for (auto& [op, entry] : entries_) {
       if (entry->rule.id == kPacing && entry->op->peer == peer && entry->due == kNever) {
         entry->due = 0.0;
+      }
+    }
+    for (LateSignal& late : late_signals_) {
+      if (late.peer == peer && late.due == kNever) {
+        late.due = 0.0;
       }
     }
     update_active();
@@ -309,7 +331,7 @@ Status FaultTransport::admit(Op& op) noexcept {
   }
   if (picked.action == Action::refuse) {
     if (picked.status == Status::queue_full) {
-      ring_loop();  // so that the core tries again: no record of ours may be under way that would make it
+      retry_soon();  // so that the core tries again: no record of ours may be under way that would make it
     }
     return picked.status;
   }
@@ -459,7 +481,7 @@ void FaultTransport::wait(Entry& entry, double due, std::vector<RuleId>& told) {
 
 void FaultTransport::reverse_window(const Rule& rule, Steps& steps) {
   std::vector<Entry*> held = held_by(rule.id);
-  if (held.size() < rule.window) {
+  if (held.empty() || held.size() + left_windows_[rule.id] < rule.window) {
     return;
   }
   for (auto entry = held.rbegin(); entry != held.rend(); ++entry) {
@@ -492,10 +514,18 @@ void FaultTransport::collect(Steps& steps) {
   std::sort(going.begin(), going.end(),
             [](const Entry* a, const Entry* b) { return std::pair(a->due, a->order) < std::pair(b->due, b->order); });
   for (Entry* entry : going) {
+    if (entry->phase != Phase::waiting && entry->phase != Phase::half) {
+      continue;  // its window has let it go
+    }
     const bool stops = config_.can_stop && entry->rule.can_stop;
     // Relaxed: it carries no data.
     if (stops && entry->op->stop_requested.load(std::memory_order_relaxed)) {
+      const Rule rule = entry->rule;
       begin_finish(*entry, Status::stopped, true, steps);
+      if (rule.action == Action::reorder) {
+        ++left_windows_[rule.id];  // one less is waited for
+        reverse_window(rule, steps);
+      }
     } else if (entry->due <= time || ending_peers_.contains(entry->op->peer)) {
       entry->phase = Phase::moving;
       (stops ? steps.post : steps.post_unstoppable).push_back(entry->op);
@@ -599,12 +629,28 @@ void FaultTransport::wake() {
   }
 }
 
+// A moment later, lest the loop does nothing else; with a manual clock at once.
+void FaultTransport::retry_soon() {
+  if (config_.manual_clock) {
+    ring_loop();
+    return;
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    retry_at_ = now() + kRetrySeconds;
+  }
+  arm();
+}
+
 void FaultTransport::arm() {
   const std::lock_guard lock(mutex_);
   if (config_.manual_clock || timer_fd_ < 0) {
     return;
   }
-  double due = kNever;
+  if (retry_at_ <= now()) {
+    retry_at_ = kNever;
+  }
+  double due = retry_at_;
   for (const auto& [op, entry] : entries_) {
     if (entry->phase == Phase::waiting) {
       due = std::min(due, entry->due);
@@ -778,14 +824,18 @@ void FaultTransport::signals_taken(PeerId peer, std::uint32_t count) noexcept {
 Status FaultTransport::send_signal(PeerId peer, std::string_view name, std::string_view payload, Status status,
                                    bool reserved) noexcept {
   double latency = 0.0;
+  bool waits = false;
   {
     const std::lock_guard lock(mutex_);
     latency = latency_;
+    waits = frozen_.contains(peer) || std::any_of(late_signals_.begin(), late_signals_.end(), [peer](const auto& late) {
+              return late.peer == peer && late.op == nullptr;
+            });
     if (const Rule* rule = ok(status) ? match(OpKind::signal, peer, 0) : nullptr; rule != nullptr) {
       return rule->status;  // whatever the rule says: a signal of its own can only be refused
     }
   }
-  if (latency <= 0) {
+  if (latency <= 0 && !waits) {
     return inner_->send_signal(peer, name, payload, status, reserved);
   }
   if (!reserved) {
@@ -795,8 +845,11 @@ Status FaultTransport::send_signal(PeerId peer, std::string_view name, std::stri
   }
   {
     const std::lock_guard lock(mutex_);
-    late_signals_.push_back(
-        {now() + latency, peer, nullptr, {true, std::string(name), std::string(payload)}, status});
+    double due = frozen_.contains(peer) ? kNever : now() + latency;
+    for (const LateSignal& earlier : late_signals_) {
+      due = earlier.peer == peer && earlier.op == nullptr ? std::max(due, earlier.due) : due;  // none is overtaken
+    }
+    late_signals_.push_back({due, peer, nullptr, {true, std::string(name), std::string(payload)}, status});
   }
   arm();
   return Status::ok;

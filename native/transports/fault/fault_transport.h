@@ -144,6 +144,7 @@ class FaultTransport final : public Decorator {
   void signal_sent(Op& op);
   void end_peer(PeerId peer, Status status);
   void arm();
+  void retry_soon();
   void wake();
 
   // Under the lock. `told` collects the rules that have caught something.
@@ -185,6 +186,8 @@ class FaultTransport final : public Decorator {
   std::map<PeerId, double> free_at_;  // when the throttled link has carried what it was given
   double nbytes_per_second_ = 0.0;
   double latency_ = 0.0;
+  double retry_at_ = std::numeric_limits<double>::infinity();
+  std::map<RuleId, std::uint32_t> left_windows_;  // operations that ended before their window was full
   bool ending_ = false;
 };
 

@@ -245,7 +245,10 @@ bool HostTransport::peer_info(PeerId peer, PeerInfo& out) {
   if (found->down()) {
     out.state = found->down_status() == Status::peer_closed ? PeerState::closed : PeerState::lost;
   } else {
-    out.state = found->process_stopped() ? PeerState::suspect : PeerState::connected;
+    // Dead before the control thread has said so is dead: whoever looks now must not be told otherwise.
+    out.state = found->process_gone()      ? PeerState::lost
+                : found->process_stopped() ? PeerState::suspect
+                                           : PeerState::connected;
   }
   out.route = found->route.links;
   return true;

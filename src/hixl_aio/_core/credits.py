@@ -17,9 +17,11 @@ from hixl_aio._core.gate import Gate
 from hixl_aio._core.optable import Operation
 from hixl_aio.errors import HixlAioError, TransferQueueFullError
 
-__all__ = ("Epoch", "PeerLine", "Posting")
+__all__ = ("MAX_ENDED_IN_A_TURN", "Epoch", "PeerLine", "Posting")
 
 _COMPACT_ABOVE: Final = 64
+MAX_ENDED_IN_A_TURN: Final = 512
+"""Operations that end without a record in one turn of the loop: each costs some microseconds."""
 
 
 class Posting(enum.Enum):
@@ -54,11 +56,14 @@ class PeerLine:
         "_dead",
         "_epochs",
         "_fences",
+        "_later",
         "_post",
         "_pumping",
         "_queued",
+        "_resting",
         "_room",
         "address",
+        "broken",
         "capacity",
         "credits",
         "down",
@@ -71,16 +76,25 @@ class PeerLine:
     )
 
     def __init__(
-        self, number: int, address: str, post: Callable[[Operation], Posting], *, credits: int, capacity: int
+        self,
+        number: int,
+        address: str,
+        post: Callable[[Operation], Posting],
+        *,
+        credits: int,
+        capacity: int,
+        later: Callable[[Callable[[], None]], object] | None = None,
     ) -> None:
         self.number = number  # the peer's, in native code
         self.address = address  # the peer's, for messages
         self._post = post
+        self._later = later  # calls in the next turn of the loop; None: do not stop half-way
         self._epochs: deque[Epoch] = deque([Epoch()])
         self._fences = 0
         self._queued = 0  # entered the line, still wanted
         self._dead = 0  # stopped while in line, still lying in a queue
         self._pumping = False
+        self._resting = False  # until the next turn of the loop
         self._room: deque[Gate] = deque()
         self.capacity = capacity
         self.credits = credits
@@ -88,6 +102,7 @@ class PeerLine:
         self.waiting = 0  # called and not posted: queued, or not ready yet
         self.stalled = False  # native code had no slot; try again after the next drain
         self.down = False
+        self.broken = False  # a record has said that the peer is gone; the news itself may be under way
         self.loss_was_told = False  # somebody has seen, or heard, that the peer is gone
         self.idle = True
 
@@ -125,7 +140,7 @@ class PeerLine:
 
     def pump(self) -> None:
         """Post in line order while there are credits. A call from within is left to the outer one."""
-        if self._pumping:
+        if self._pumping or self._resting:
             return
         self._pumping = True
         try:
@@ -136,7 +151,12 @@ class PeerLine:
 
     def _post_waiting(self) -> None:
         self.stalled = False
+        ended = 0
         while self.credits > 0 and not self.down:
+            if ended >= MAX_ENDED_IN_A_TURN and self._later is not None:
+                self._resting = True
+                self._later(self._rested)  # a transport that refuses all must not stall the loop
+                break
             operation = self._next()
             if operation is None:
                 break
@@ -148,10 +168,15 @@ class PeerLine:
                 self._queued += 1
                 self.stalled = True
                 break
+            ended += result is Posting.ENDED
             if result is Posting.POSTED:
                 self.waiting -= 1
                 self._take_credit()
                 self.offer_room()
+
+    def _rested(self) -> None:
+        self._resting = False
+        self.pump()
 
     def _next(self) -> Operation | None:
         for epoch in self._epochs:

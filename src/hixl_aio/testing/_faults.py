@@ -7,9 +7,8 @@ of the calls, so a test decides which operation is hit, and steps the rest: it h
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from hixl_aio import _native
 from hixl_aio._checks import check_seconds
 from hixl_aio._core.gate import Gate
 from hixl_aio._status import Status
@@ -17,6 +16,7 @@ from hixl_aio.completion import OperationKind
 from hixl_aio.engine import Engine
 from hixl_aio.errors import ClosedError, InvalidArgumentError
 from hixl_aio.peer import Peer
+from hixl_aio.testing._rules import HoldPoint, make_rule
 
 if TYPE_CHECKING:
     from hixl_aio._native import NativeFaults
@@ -24,19 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ("Fault", "FaultPlan", "Hold", "HoldPoint")
 
-HoldPoint: TypeAlias = Literal["posted", "half", "landed", "signalled"]
-"""Where a held operation waits: with the transport, nothing has moved; half of its bytes have; all have, and
-its signal has not been sent; its signal has been sent, and its record has not come."""
-
 F = TypeVar("F", bound="Fault")
-
-_EVERY: Final = 0xFFFFFFFF
-_KINDS: Final = {
-    OperationKind.PUT: _native.PUT,
-    OperationKind.GET: _native.GET,
-    OperationKind.BATCH: _native.BATCH,
-    OperationKind.SIGNAL: _native.SIGNAL,
-}
 
 
 class Fault:
@@ -55,7 +43,7 @@ class Fault:
     @property
     def hits(self) -> int:
         """How many operations or signals it has picked so far."""
-        native = self._plan._native
+        native = self._plan._reach()
         return 0 if native is None else native.hits(self._number)
 
     def remove(self) -> None:
@@ -75,7 +63,7 @@ class Hold(Fault):
     @property
     def caught(self) -> int:
         """How many it holds now."""
-        native = self._plan._native
+        native = self._plan._reach()
         return 0 if native is None else native.caught(self._number)
 
     async def wait_caught(self, count: int = 1) -> None:
@@ -102,7 +90,7 @@ class Hold(Fault):
         Returns:
             How many.
         """
-        native = self._plan._native
+        native = self._plan._reach()
         return 0 if native is None else native.release(self._number, -1 if index is None else index)
 
     def _wake(self) -> None:
@@ -164,7 +152,7 @@ class FaultPlan:
         self._gates: list[Gate] = []
 
     def engine(self, address: str = "127.0.0.1:0", **arguments: Any) -> Engine:
-        """The engine that this plan spoils. A plan has one at a time.
+        """The engine that this plan spoils. A plan has one at a time, and its rules end with it.
 
         Args:
             address: as for `Engine`.
@@ -173,11 +161,13 @@ class FaultPlan:
         Raises:
             InvalidArgumentError: this plan has an engine already, or as for `Engine`.
         """
-        if self._runtime is not None:
+        if self._native is not None and self._runtime is not None:
             raise InvalidArgumentError(
                 argument="plan", value=self._runtime.name, expected="a plan without an open engine"
             )
         engine = Engine(address, **arguments)
+        if self._runtime is not None:
+            self._runtime.faults = None  # that one was never opened
         self._runtime = engine._runtime
         engine._runtime.faults = self
         return engine
@@ -208,7 +198,7 @@ class FaultPlan:
             count: pick so many; None: all.
             can_stop: False: they do not end when they are asked to.
         """
-        hold = Hold(self, _rule("hold", kind, peer, min_nbytes, skip, count, at=at, can_stop=can_stop))
+        hold = Hold(self, make_rule("hold", kind, peer, min_nbytes, skip, count, at=at, can_stop=can_stop))
         return self._add(hold)
 
     def delay(
@@ -223,7 +213,7 @@ class FaultPlan:
     ) -> Hold:
         """Begin operations so many seconds after their call, by the plan's clock."""
         seconds = check_seconds("seconds", seconds)
-        return self._add(Hold(self, _rule("delay", kind, peer, min_nbytes, skip, count, seconds=seconds)))
+        return self._add(Hold(self, make_rule("delay", kind, peer, min_nbytes, skip, count, seconds=seconds)))
 
     def fail(
         self,
@@ -242,7 +232,7 @@ class FaultPlan:
             status: as what.
             quiescent: the record says that the transport has let go of the memory.
         """
-        rule = _rule("fail", kind, peer, min_nbytes, skip, count, status=status, quiescent=quiescent)
+        rule = make_rule("fail", kind, peer, min_nbytes, skip, count, status=status, quiescent=quiescent)
         return self._add(Fault(self, rule))
 
     def lie(
@@ -259,7 +249,7 @@ class FaultPlan:
         This is what a network card may do after a timeout. The memory is quarantined; after the link has been
         torn down nothing lands any more.
         """
-        return self._add(Hold(self, _rule("lie", kind, peer, min_nbytes, skip, count)))
+        return self._add(Hold(self, make_rule("lie", kind, peer, min_nbytes, skip, count)))
 
     def lose(
         self,
@@ -271,7 +261,7 @@ class FaultPlan:
         count: int | None = 1,
     ) -> Hold:
         """Let the bytes land and keep the completion: until released, or until the link is torn down."""
-        return self._add(Hold(self, _rule("lose", kind, peer, min_nbytes, skip, count)))
+        return self._add(Hold(self, make_rule("lose", kind, peer, min_nbytes, skip, count)))
 
     def duplicate(
         self,
@@ -283,7 +273,7 @@ class FaultPlan:
         count: int | None = 1,
     ) -> Fault:
         """Report completions twice."""
-        return self._add(Fault(self, _rule("duplicate", kind, peer, min_nbytes, skip, count)))
+        return self._add(Fault(self, make_rule("duplicate", kind, peer, min_nbytes, skip, count)))
 
     def reorder(
         self,
@@ -297,7 +287,9 @@ class FaultPlan:
         """Collect `window` operations, then carry them out in reverse."""
         if not isinstance(window, int) or not 2 <= window <= 1 << 16:
             raise InvalidArgumentError(argument="window", value=window, expected="an integer from 2 to 65536")
-        return self._add(Hold(self, _rule("reorder", kind, peer, min_nbytes, skip, window, window=window)))
+        return self._add(
+            Hold(self, make_rule("reorder", kind, peer, min_nbytes, skip, window, window=window))
+        )
 
     def refuse(
         self,
@@ -315,7 +307,7 @@ class FaultPlan:
             status: `RESOURCE_EXHAUSTED`: the call raises. `QUEUE_FULL`: no room just now; the operation waits
                 in line. `FAILED`, `PEER_LOST`: the Completion says so.
         """
-        return self._add(Fault(self, _rule("refuse", kind, peer, min_nbytes, skip, count, status=status)))
+        return self._add(Fault(self, make_rule("refuse", kind, peer, min_nbytes, skip, count, status=status)))
 
     def latch(
         self,
@@ -327,7 +319,7 @@ class FaultPlan:
     ) -> Fault:
         """Break a link for good: one operation fails, and every later one to the same peer, until the
         connection is made anew. Nobody knows whether the transport has let go of their memory."""
-        return self._add(Fault(self, _rule("latch", kind, peer, min_nbytes, skip, 1)))
+        return self._add(Fault(self, make_rule("latch", kind, peer, min_nbytes, skip, 1)))
 
     # ---- what happens to signals that arrive at this engine
 
@@ -342,13 +334,13 @@ class FaultPlan:
             skip: let so many pass first.
             count: pick so many; None: all.
         """
-        return self._add(Fault(self, _rule("drop_signal", None, peer, 0, skip, count, signal=name)))
+        return self._add(Fault(self, make_rule("drop_signal", None, peer, 0, skip, count, signal=name)))
 
     def duplicate_signal(
         self, name: str = "", *, peer: Peer | None = None, skip: int = 0, count: int | None = 1
     ) -> Fault:
         """Give arriving signals twice."""
-        return self._add(Fault(self, _rule("duplicate_signal", None, peer, 0, skip, count, signal=name)))
+        return self._add(Fault(self, make_rule("duplicate_signal", None, peer, 0, skip, count, signal=name)))
 
     # ---- the link as a whole
 
@@ -397,7 +389,8 @@ class FaultPlan:
     @property
     def pending(self) -> int:
         """Operations and signals that are in the hands of the plan."""
-        return 0 if self._native is None else self._native.pending()
+        native = self._reach()
+        return 0 if native is None else native.pending()
 
     async def wait_pending(self, at_most: int = 0) -> None:
         """Wait until no more than so many are in its hands: what was released has ended, or has landed.
@@ -439,16 +432,24 @@ class FaultPlan:
         self._native = None
         self._runtime = None
         self._wake()
-        for fault in self._faults:
+        faults, self._faults = self._faults, []
+        for fault in faults:
             if isinstance(fault, Hold):
                 fault._wake()
 
     # ----
 
+    def _reach(self) -> NativeFaults | None:
+        """Native code, from where it may be reached: the engine's own loop and process."""
+        if self._native is not None and self._runtime is not None:
+            self._runtime.check_loop()
+        return self._native
+
     def _add(self, fault: F) -> F:
+        native = self._reach()
         self._faults.append(fault)
-        if self._native is not None:
-            fault._attach(self._native)
+        if native is not None:
+            fault._attach(native)
         return fault
 
     async def _checkpoint(self) -> None:
@@ -461,59 +462,15 @@ class FaultPlan:
             gate.open()
 
     def _remove(self, fault: Fault) -> None:
-        if self._native is not None:
-            self._native.remove_rule(fault._number)
+        native = self._reach()
+        if native is not None:
+            native.remove_rule(fault._number)
         elif fault in self._faults:
             self._faults.remove(fault)
 
     def _say(self, say: Callable[[NativeFaults], object]) -> None:
-        if self._native is None:
+        native = self._reach()
+        if native is None:
             self._before.append(say)
         else:
-            say(self._native)
-
-
-def _rule(
-    action: str,
-    kind: OperationKind | None,
-    peer: Peer | None,
-    min_nbytes: int,
-    skip: int,
-    count: int | None,
-    *,
-    at: HoldPoint = "posted",
-    signal: str = "",
-    status: Status = Status.FAILED,
-    quiescent: bool = True,
-    can_stop: bool = True,
-    seconds: float = 0.0,
-    window: int = 0,
-) -> tuple[Any, ...]:
-    if at not in _native.FAULT_POINTS:
-        raise InvalidArgumentError(
-            argument="at", value=at, expected="one of " + ", ".join(_native.FAULT_POINTS)
-        )
-    if kind is not None and kind not in _KINDS:
-        raise InvalidArgumentError(argument="kind", value=kind, expected="an OperationKind, or None")
-    for name, value in (("min_nbytes", min_nbytes), ("skip", skip), ("count", count or 0)):
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < _EVERY:
-            raise InvalidArgumentError(
-                argument=name, value=value, expected=f"an integer from 0 to {_EVERY - 1}"
-            )
-    if not isinstance(status, Status) or status is Status.OK:
-        raise InvalidArgumentError(argument="status", value=status, expected="a Status other than OK")
-    return (
-        _native.FAULT_ACTIONS[action],
-        _native.FAULT_POINTS[at],
-        -1 if kind is None else _KINDS[kind],
-        0 if peer is None else peer._id,
-        min_nbytes,
-        signal,
-        skip,
-        _EVERY if count is None else count,
-        int(status),
-        quiescent,
-        can_stop,
-        seconds,
-        window,
-    )
+            say(native)
