@@ -30,6 +30,9 @@
 
 namespace hixl_aio::fault {
 
+inline constexpr double kNever = std::numeric_limits<double>::infinity();
+inline constexpr RuleId kPacing = 0;  // no rule: the operation waits because of a throttle or a frozen peer
+
 class FaultTransport final : public Decorator {
  public:
   struct Config {
@@ -161,8 +164,7 @@ class FaultTransport final : public Decorator {
   void half_moved(Entry& entry, Status status, bool quiescent, Steps& steps, std::vector<RuleId>& told);
   void moved(Entry& entry, Status status, bool quiescent, Steps& steps, std::vector<RuleId>& told);
   void begin_finish(Entry& entry, Status status, bool quiescent, Steps& steps);
-  template <typename Which>
-  void drop_ghosts(Which which, Steps& steps);
+  void drop_ghosts(PeerId peer, Steps& steps);
 
   const Config config_;
   int timer_fd_ = -1;
