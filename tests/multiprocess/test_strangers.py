@@ -79,10 +79,12 @@ async def test_noise_and_silence_at_the_door_change_nothing(tmp_path: Path) -> N
         child("serve", links=["shm"], memory="allocate", nbytes=4096) as stable,
         Engine() as engine,
         Engine() as friend,
+        contextlib.AsyncExitStack() as callers,
     ):
         kept = await engine.connect((await stable.hear())["address"])
         source = await engine.register(bytearray(4096))
-        silent = [dial(engine.address) for _ in range(50)] + [dial_control(engine.address) for _ in range(50)]
+        reaches = [dial] * 50 + [dial_control] * 50
+        silent = [callers.enter_context(reach(engine.address)) for reach in reaches]
         async with Steady(lambda: engine.put(source, kept.region("inbox")).wait()) as steady:
             for number in range(ROUNDS):
                 for reach in (dial, dial_control):
@@ -95,9 +97,8 @@ async def test_noise_and_silence_at_the_door_change_nothing(tmp_path: Path) -> N
                 await steady.goes_on(1)
             async with asyncio.timeout(3):
                 assert (await friend.connect(engine.address)).address == engine.address
+                await engine.accept()
             assert engine.statistics().peers == 2, f"seed {seed}"
-        for stranger in silent:
-            stranger.close()
     assert not (tmp_path / "exploded").exists()
 
 
