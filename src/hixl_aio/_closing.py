@@ -10,6 +10,7 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING, Final
 
+from hixl_aio._bridge.base import weightier
 from hixl_aio._checks import check_seconds
 from hixl_aio._core.credits import MAX_ENDED_IN_A_TURN
 from hixl_aio._core.gate import Gate
@@ -63,10 +64,10 @@ async def _close(runtime: Runtime, drain_timeout: float | None) -> BaseException
         except Exception as error:  # whatever is broken, native code must still be ended
             runtime.bridge.report(f"engine {runtime.name} is closing", error)
         else:
-            first = first or cancelled
+            first = weightier(first, cancelled)
     request: Request = runtime.requests.begin(runtime.native.begin_shutdown)
     down, cancelled = await runtime.bridge.hold(request.gate, _NATIVE_SHUTDOWN)
-    first = first or cancelled
+    first = weightier(first, cancelled)
     try:
         if not down:
             runtime.bridge.unwatch(runtime.native.fileno())
@@ -112,7 +113,7 @@ async def _stop(runtime: Runtime) -> BaseException | None:
         if operation.state is OperationState.WAITING:
             runtime.ops.end_waiting(operation, _closed(runtime), Status.CLOSED)
         if number % MAX_ENDED_IN_A_TURN == 0:
-            first = await _turn(runtime) or first
+            first = weightier(first, await _turn(runtime))
     for operation in table:
         if operation.state is not OperationState.QUARANTINED:
             runtime.ops.request_stop(operation)
@@ -123,7 +124,7 @@ async def _stop(runtime: Runtime) -> BaseException | None:
     if not settled:
         text = f"engine {runtime.name} closes with {len(table)} operations unsettled; tearing its links down"
         _warn(runtime, text)
-    return first or cancelled
+    return weightier(first, cancelled)
 
 
 async def _turn(runtime: Runtime) -> BaseException | None:
@@ -141,7 +142,7 @@ async def _shut_out(runtime: Runtime) -> BaseException | None:
     first = await runtime.control.leave_all(_FAREWELL)
     seconds = min(runtime.options.cancel_grace, _PEER_PATIENCE)
     stuck, cancelled = await runtime.regions.revoke_all(seconds)
-    first = first or cancelled
+    first = weightier(first, cancelled)
     if stuck:
         labels = ", ".join(repr(record.label) for record in stuck[:5])
         text = f"engine {runtime.name} closes while a stopped peer may still write to {labels}"

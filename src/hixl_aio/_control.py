@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from hixl_aio._accepting import Reception
+from hixl_aio._bridge.base import weightier
 from hixl_aio._checks import check_seconds, check_text
 from hixl_aio._core.credits import PeerLine
 from hixl_aio._core.gate import Gate
@@ -338,7 +339,7 @@ class ControlPlane:
         if peer._id in self._by_number:
             gate = self._begin_disconnect(peer, abort=abort or bool(peer._line.inflight))
             _, cancelled = await runtime.bridge.hold(gate, runtime.options.cancel_grace)
-            first = first or cancelled
+            first = weightier(first, cancelled)
         if first is not None:
             raise first
 
@@ -394,7 +395,7 @@ class ControlPlane:
         first: BaseException | None = None
         for request in asked:
             _, cancelled = await runtime.bridge.hold(request.gate, seconds)
-            first = first or cancelled
+            first = weightier(first, cancelled)
         return first
 
     def close(self) -> None:

@@ -8,6 +8,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from hixl_aio import _native
+from hixl_aio._bridge.base import weightier
 from hixl_aio._checks import check_text
 from hixl_aio._core.gate import Gate
 from hixl_aio._core.regions import RegionRecord, pin_buffer, refuse_readonly
@@ -153,11 +154,11 @@ class RegionBook:
             # Native code answers by then; the second is for the answer to arrive.
             left = None if limit is None else max(0.0, begun + limit - monotonic()) + 1.0
             _, cancelled = await runtime.bridge.hold(request.gate, left)
-            first = first or cancelled
+            first = weightier(first, cancelled)
             if request.failure is not None and runtime.closing_gate is not None:
                 # The engine closes, and this region with it.
                 _, cancelled = await runtime.bridge.hold(runtime.closing_gate, None)
-                return first or cancelled
+                return weightier(first, cancelled)
             self._take_answer(record, request)
         if record.pins or not record.revoked:
             if record.closed:
@@ -190,7 +191,7 @@ class RegionBook:
         first: BaseException | None = None
         for record, request in asked:
             _, cancelled = await runtime.bridge.hold(request.gate, seconds + 1.0)
-            first = first or cancelled
+            first = weightier(first, cancelled)
             if request.event is None or request.event[3] == Status.REGION_BUSY:
                 stuck.append(record)
                 _kept_for_good.append(record.keep)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import signal
 import threading
 import warnings
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -471,6 +472,32 @@ def test_a_generator_that_the_end_of_the_run_closes_closes_its_engine() -> None:
     kept.clear()
     assert engines[0].closed
     assert engines[0].statistics().in_flight == 0
+
+
+async def test_an_interrupt_during_a_close_that_is_cancelled_is_not_lost() -> None:
+    """The cancellation came first, but stands; Ctrl-C is told once, so it is what comes out."""
+    plan = FaultPlan()
+    engine = await plan.engine().__aenter__()
+    region = await engine.allocate(8, label="x", access=Access.WRITE)
+    peer = await engine.connect(engine.address)
+    held = plan.hold(can_stop=False)
+    put = engine.put(region, peer.region("x"))
+    scope, token = trio.CancelScope(), trio.lowlevel.current_trio_token()
+
+    async def interrupt() -> None:
+        await settle()
+        scope.cancel()  # ends the drain; the stop that follows waits for `cancel_grace`, whatever comes
+        await settle()
+        token.run_sync_soon(signal.raise_signal, signal.SIGINT)  # where trio keeps it for the main task
+        await settle()
+        held.release()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(interrupt)
+        with pytest.raises(KeyboardInterrupt), scope:
+            await engine.aclose()
+    assert put.done()
+    assert engine.closed
 
 
 def test_programs_on_anyio_run_on_trio() -> None:

@@ -10,9 +10,19 @@ from collections.abc import Awaitable, Callable
 from contextvars import Context
 from typing import Any, Protocol, TypeAlias
 
-__all__ = ("Bridge", "Cancellable", "Joinable", "Waitable", "Waiter")
+__all__ = ("Bridge", "Cancellable", "Joinable", "Waitable", "Waiter", "weightier")
 
 Waiter: TypeAlias = Any
+
+
+def weightier(first: BaseException | None, later: BaseException | None) -> BaseException | None:
+    """Of two interruptions of one shielded wait, the one to raise at its end.
+
+    A cancellation stands for as long as its scope or comes again; Ctrl-C is told once, and must not get lost.
+    """
+    if first is None or (isinstance(later, KeyboardInterrupt) and not isinstance(first, KeyboardInterrupt)):
+        return later
+    return first
 
 
 class Cancellable(Protocol):

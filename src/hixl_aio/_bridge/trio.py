@@ -20,7 +20,7 @@ from typing import Any, Final
 import trio
 from trio.lowlevel import Abort, RaiseCancelT, Task
 
-from hixl_aio._bridge.base import Cancellable, Joinable, Waitable
+from hixl_aio._bridge.base import Cancellable, Joinable, Waitable, weightier
 
 __all__ = ("TrioBridge", "running_run")
 
@@ -144,14 +144,13 @@ class TrioBridge:
                 with trio.CancelScope(deadline=limit, shield=patient):
                     await self._once(gate)
             except (trio.Cancelled, KeyboardInterrupt) as cancelled:  # no shield stops the latter
-                first = first or cancelled
+                first = weightier(first, cancelled)
                 if not patient:
                     break
-        if first is None:
-            try:
-                await trio.lowlevel.checkpoint_if_cancelled()  # what the shield has kept away
-            except (trio.Cancelled, KeyboardInterrupt) as cancelled:
-                first = cancelled
+        try:
+            await trio.lowlevel.checkpoint_if_cancelled()  # what the shield has kept away
+        except (trio.Cancelled, KeyboardInterrupt) as cancelled:
+            first = weightier(first, cancelled)
         return gate.is_open, first
 
     async def _once(self, gate: Waitable) -> None:
