@@ -31,6 +31,10 @@ def _shown(value: object) -> str:
     return text if len(text) <= _MOST_CHARACTERS else text[:_MOST_CHARACTERS] + "…"
 
 
+def _region(label: str) -> str:
+    return f"region {label!r}" if label else "an unlabelled region"
+
+
 def _restore(cls: type[HixlAioError], args: tuple[Any, ...], state: dict[str, Any]) -> HixlAioError:
     error = cls.__new__(cls, *args)
     error.args = args
@@ -223,7 +227,7 @@ class StaleRegionError(UsageError):
 
     def _summary(self) -> str:
         now = "no longer registered" if self.current is None else f"now at generation {self.current}"
-        return f"region {self.label!r} of generation {self.generation} is {now}"
+        return f"{_region(self.label)} of generation {self.generation} is {now}"
 
 
 class RegionBusyError(UsageError):
@@ -255,7 +259,7 @@ class RegionBusyError(UsageError):
 
     def _summary(self) -> str:
         holders = f"{self.pins} operations of ours" if self.pins else "a peer"
-        return f"region {self.label!r} is still held by {holders} after {self.waited:.3g} s"
+        return f"{_region(self.label)} is still held by {holders} after {self.waited:.3g} s"
 
 
 class NotContiguousError(UsageError):
@@ -311,7 +315,7 @@ class AccessDeniedError(UsageError):
 
     def _summary(self) -> str:
         return (
-            f"region {self.label!r} grants {self.granted or 'nothing'}, the call needs {self.needed}"
+            f"{_region(self.label)} grants {self.granted or 'nothing'}, the call needs {self.needed}"
             if self.needed
             else ""
         )

@@ -50,6 +50,7 @@ class TransferError(HixlAioError):
     """
 
     _hint = "The destination's bytes are undefined; transfer them again if they are still wanted."
+    _signal_hint: ClassVar[str] = "It had no bytes to move; send it again if the peer still waits for it."
     _said: ClassVar[str] = "failed"
 
     def __init__(
@@ -68,11 +69,14 @@ class TransferError(HixlAioError):
         self.nbytes = nbytes
         self.status = status
         self.backend = backend
+        if hint is None and op == "signal":
+            hint = self._signal_hint
         super().__init__(detail, hint=hint)
 
     def _summary(self) -> str:
+        what = "signal" if self.op == "signal" else f"{self.op or 'operation'} of {self.nbytes} bytes"
         return (
-            f"{self.op or 'operation'} of {self.nbytes} bytes with peer {self.peer or 'unknown'} {self._said}"
+            f"{what} with peer {self.peer or 'unknown'} {self._said}"
             f" (status {self.status.name.lower()}, backend {self.backend or 'unknown'})"
         )
 
