@@ -88,13 +88,16 @@ Op* Engine::acquire() noexcept { return abandoned_ ? nullptr : slab_.acquire(); 
 
 void Engine::discard(Op& op) noexcept { slab_.release(op); }
 
-Status Engine::submit(Op& op) noexcept {
+Status Engine::submit(Op& op, std::size_t* refused_run) noexcept {
   if (closed_ || !started_) {
     slab_.release(op);
     return Status::closed;
   }
   const Status status = transport_->admit(op);
   if (!ok(status)) {
+    if (refused_run != nullptr) {
+      *refused_run = op.next_run;
+    }
     slab_.release(op);  // only what was admitted is given back to the transport
     return status;
   }

@@ -62,7 +62,8 @@ class Engine final : public TransportHost {
   Op* acquire() noexcept;
   void discard(Op& op) noexcept;
   // Admits and hands the operation over. Not ok: refused, nothing moved, the slot is free again. ok: one record follows.
-  Status submit(Op& op) noexcept;
+  // `refused_run`: of a refusal that is about a run, which one.
+  Status submit(Op& op, std::size_t* refused_run = nullptr) noexcept;
   // Whole operation inline; see Transport::transfer_now.
   Status transfer_now(PeerId peer, const Run& run, const SignalText* signal, bool reserved) noexcept;
   // False: no such operation any more.

@@ -175,6 +175,12 @@ void build_runs(const py::list& parts, std::vector<Run>& runs, std::vector<PartS
   }
 }
 
+std::size_t part_of(std::size_t run, const std::vector<PartSpan>& spans) noexcept {
+  const auto found = std::find_if(spans.begin(), spans.end(),
+                                  [run](const PartSpan& span) { return span.first <= run && run <= span.second; });
+  return found == spans.end() ? 0 : static_cast<std::size_t>(found - spans.begin());
+}
+
 std::vector<std::uint8_t> part_states(const Op& op, Status status, const std::vector<PartSpan>& spans) {
   std::vector<std::uint8_t> states;
   states.reserve(spans.size());

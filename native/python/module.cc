@@ -274,6 +274,7 @@ class NativeEngine {
 
   std::int64_t batch(Token token, PeerId peer, const py::list& parts, const py::object& name,
                      std::string_view payload) {
+    refused_part_ = 0;
     Op* op = engine_->acquire();
     if (op == nullptr) {
       return refused(Status::queue_full);
@@ -291,13 +292,17 @@ class NativeEngine {
     op->peer = peer;
     op->kind = OpKind::batch;
     const OpHandle handle = op->handle;
-    const Status status = engine_->submit(*op);
+    std::size_t refused_run = 0;
+    const Status status = engine_->submit(*op, &refused_run);
     if (!ok(status)) {
+      refused_part_ = part_of(refused_run, spans);
       return refused(status);
     }
     part_spans_.emplace(token, std::move(spans));
     return static_cast<std::int64_t>(handle);
   }
+
+  [[nodiscard]] std::size_t refused_part() const noexcept { return refused_part_; }
 
   bool stop(OpHandle handle) noexcept { return engine_->request_stop(handle); }
 
@@ -376,6 +381,7 @@ class NativeEngine {
   std::unique_ptr<Engine> engine_;
   SignalText inline_signal_;  // keeps its capacity from call to call
   std::unordered_map<Token, std::vector<PartSpan>> part_spans_;
+  std::size_t refused_part_ = 0;
   bool started_ = false;
 };
 
@@ -409,6 +415,7 @@ void bind_engine(py::module_& module) {
       .def("hold_region", &NativeEngine::hold_region)
       .def("transfer", &NativeEngine::transfer)
       .def("batch", &NativeEngine::batch)
+      .def_property_readonly("refused_part", &NativeEngine::refused_part)
       .def("stop", &NativeEngine::stop)
       .def("reserve_signal", &NativeEngine::reserve_signal)
       .def("unreserve_signal", &NativeEngine::unreserve_signal)

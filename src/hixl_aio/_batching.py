@@ -30,14 +30,14 @@ class BatchPlan:
     Attributes:
         target: the remote region of the first part; None if there are no parts.
         locals: the local view of each part.
-        parts: (is a get, nbytes) of each part.
+        parts: (is a get, nbytes, remote region) of each part.
         native: what native code takes.
         nbytes: of all parts.
     """
 
     target: RemoteRegion | None = None
     locals: list[LocalView] = field(default_factory=list)
-    parts: list[tuple[bool, int]] = field(default_factory=list)
+    parts: list[tuple[bool, int, RemoteRegion]] = field(default_factory=list)
     native: list[PartTuple] = field(default_factory=list)
     nbytes: int = 0
 
@@ -149,7 +149,7 @@ def _add(plan: BatchPlan, op: BatchOp) -> None:
             raise InvalidArgumentError(argument="the length of dst", value=value, expected=expected)
         nbytes, tail = local.nbytes, (None, None, local.nbytes)
     plan.locals.append(local)
-    plan.parts.append((is_get, nbytes))
+    plan.parts.append((is_get, nbytes, remote.region))
     plan.native.append((*head, *tail))
     plan.nbytes += nbytes
 

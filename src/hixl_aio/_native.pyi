@@ -203,6 +203,9 @@ class NativeEngine:
 
         Raises NativeError(invalid_argument | out_of_bounds, text naming part and index) before a byte moves.
         """
+    @property
+    def refused_part(self) -> int:
+        """Of the last batch that was refused because of a region: the part that is to blame."""
     def stop(self, handle: int, /) -> bool: ...
 
     # signals

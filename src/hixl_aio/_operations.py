@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from hixl_aio._core.credits import MAX_ENDED_IN_A_TURN, Posting
 from hixl_aio._core.deadlines import Deadlines
 from hixl_aio._core.optable import Operation, OperationKind, OperationState, OperationTable
-from hixl_aio._failures import About, from_native, from_status
+from hixl_aio._failures import About, from_native, from_status, status_of
 from hixl_aio._log import log
 from hixl_aio._native import NativeError
 from hixl_aio._status import Status
@@ -94,7 +95,10 @@ class Operations:
                 operation.payload,
             )
         if operation.parts is not None:
-            return native.batch(operation.token, number, operation.parts, name, operation.payload)
+            code = native.batch(operation.token, number, operation.parts, name, operation.payload)
+            if code < 0 and isinstance(operation.outcome, Batch):
+                operation.target = operation.outcome._plan[native.refused_part][2]
+            return code
         # Nothing to move: what is left is the signal, whose place is reserved.
         return (
             0
@@ -139,8 +143,6 @@ class Operations:
         operation = self.table.find(token)
         if operation is None:
             raise InternalError(f"a record came for token {token}, which names no operation")
-        if parts is not None and isinstance(operation.outcome, Batch):
-            operation.outcome._states = parts
         error = None if code == 0 else self._failure(operation, code, parts)
         line = operation.line
         if code in (Status.PEER_LOST, Status.PEER_CLOSED):
@@ -164,18 +166,35 @@ class Operations:
         about = self.about(operation)
         if operation.overdue and code == Status.STOPPED:
             return self._timeout_error(operation, about, waiting=False)
-        if operation.kind is not OperationKind.BATCH or parts is None or code in _WHOLE_BATCH:
+        batch = operation.outcome
+        if (
+            not isinstance(batch, Batch)
+            or parts is None
+            or not any(state > PartState.DONE for state in parts)
+        ):
+            return from_status(code, "", about)  # of a batch: nobody knows which parts, so it is all of them
+        batch._states = parts
+        if code in _WHOLE_BATCH:
             return from_status(code, "", about)
-        done = (PartState.DONE, PartState.PENDING)
         failures = tuple(
-            (index, from_status(Status.STALE_REGION if state == PartState.STALE else code, "", about))
+            (index, self._part_failure(batch, index, state, code, about))
             for index, state in enumerate(parts)
-            if state not in done
+            if state > PartState.DONE
         )
-        status = Status(code) if code in Status.__members__.values() else Status.INTERNAL
         return BatchError(
-            failures=failures, peer=about.peer, nbytes=about.nbytes, status=status, backend=about.backend
+            failures=failures,
+            peer=about.peer,
+            nbytes=about.nbytes,
+            status=status_of(code),
+            backend=about.backend,
         )
+
+    @staticmethod
+    def _part_failure(batch: Batch, index: int, state: int, code: int, about: About) -> HixlAioError:
+        is_get, nbytes, target = batch._plan[index]
+        kind = OperationKind.GET if is_get else OperationKind.PUT
+        about = replace(about, op=kind.value, nbytes=nbytes, label=target.label, generation=target.generation)
+        return from_status(Status.STALE_REGION if state == PartState.STALE else code, "", about)
 
     def resume_stalled(self) -> None:
         """Native code may have slots again."""
@@ -375,6 +394,7 @@ class Operations:
 
     def about(self, operation: Operation) -> About:
         """The circumstances, for an error."""
+        target = operation.target
         return About(
             op=operation.kind.value,
             peer=operation.line.address,
@@ -383,6 +403,6 @@ class Operations:
             name="" if operation.name is None else operation.name.decode("utf-8", "replace"),
             limit=operation.line.capacity,
             waiting=operation.line.waiting,
-            label=operation.label,
-            generation=0 if operation.run is None else operation.run[3],
+            label="" if target is None else target.label,
+            generation=0 if target is None else target.generation,
         )

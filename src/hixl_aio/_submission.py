@@ -70,7 +70,6 @@ class Submission:
         operation.started = completion._started
         operation.pins = pins
         if target is not None:
-            operation.label = target.label
             operation.target = target
         completion._operation = operation
         return operation

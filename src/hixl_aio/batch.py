@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, overload
 
 from hixl_aio._core.optable import OperationKind
 from hixl_aio.completion import Completion
-from hixl_aio.errors import HixlAioError, InvalidArgumentError, NotContiguousError
+from hixl_aio.errors import BatchError, HixlAioError, InvalidArgumentError, NotContiguousError
 from hixl_aio.memory import LocalView, MemoryRegion, RemoteRegion, RemoteView
 
 if TYPE_CHECKING:
@@ -119,10 +119,10 @@ class Batch(Completion):
         peer: Peer | None,
         nbytes: int,
         started: float,
-        plan: Sequence[tuple[bool, int]],
+        plan: Sequence[tuple[bool, int, RemoteRegion]],
     ) -> None:
         super().__init__(runtime, OperationKind.BATCH, peer, nbytes, started, 0.0)
-        self._plan = plan  # (is a get, nbytes) of each part
+        self._plan = plan  # (is a get, nbytes, remote region) of each part
         self._states: bytes | None = None  # of the parts, if it did not complete
 
     @property
@@ -157,10 +157,14 @@ class _Parts(Sequence[PartStatus]):
 
     def _at(self, place: int) -> PartStatus:
         batch = self._batch
-        is_get, nbytes = batch._plan[place]
+        is_get, nbytes, _ = batch._plan[place]
         state = self._state(place)
         failure = batch._failure
-        error = None if failure is None or state in (PartState.DONE, PartState.PENDING) else failure.error
+        error: HixlAioError | None = None
+        if failure is not None and state not in (PartState.DONE, PartState.PENDING):
+            error = failure.error
+            if isinstance(error, BatchError):
+                error = next((own for index, own in error.failures if index == place), error)
         return PartStatus(place, OperationKind.GET if is_get else OperationKind.PUT, nbytes, state, error)
 
     def _state(self, place: int) -> PartState:

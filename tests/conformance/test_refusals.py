@@ -17,12 +17,15 @@ from hixl_aio import (
     InvalidArgumentError,
     LocalView,
     PeerNotConnectedError,
+    Put,
     PutBlocks,
+    StaleRegionError,
     TransferQueueFullError,
 )
+from hixl_aio.testing import FaultPlan
 
 from ..loops import Promise, Tasks, outcomes
-from .support import Pair, connected
+from .support import Pair, connected, faulty
 
 
 @pytest.mark.parametrize(
@@ -156,3 +159,29 @@ async def test_each_connect_has_its_own_time(one: Engine, tasks: Tasks) -> None:
         assert monotonic() - begun > 0.5
         with pytest.raises(ConnectTimeoutError):
             await quick.result()
+
+
+@pytest.mark.parametrize("in_line", [False, True], ids=["at once", "in line"])
+async def test_a_batch_names_the_region_that_is_to_blame(link: str, in_line: bool) -> None:
+    """Of two parts the second is stale: the error says its label and generation, not those of the first."""
+    plan = FaultPlan()
+    async with faulty(link, near=plan, credits_per_peer=1) as pair:
+        _, kept = await pair.target(64, label="kept")
+        region, closed = await pair.target(64, label="closed")
+        source = await pair.source(64, 7)
+        parts = [Put(source, kept), Put(source, closed)]
+        if in_line:
+            held = plan.hold()
+            first = pair.near.put(source, kept)
+            batch = pair.near.batch(parts)
+            await region.aclose()
+            await held.wait_caught()
+            held.release()
+            await first
+            with pytest.raises(StaleRegionError) as refused:
+                await batch
+        else:
+            await region.aclose()
+            with pytest.raises(StaleRegionError) as refused:
+                pair.near.batch(parts)
+        assert (refused.value.label, refused.value.generation) == ("closed", closed.generation)

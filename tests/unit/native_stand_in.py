@@ -191,6 +191,8 @@ class StandIn:
     ) -> int:
         return self._post(token, "get" if kind else "put", peer, nbytes, name, payload)
 
+    refused_part = 0
+
     def batch(self, token: int, peer: int, parts: list[Any], name: bytes | None, payload: bytes) -> int:
         if self.bad_batch:
             error = _native.NativeError(self.bad_batch)

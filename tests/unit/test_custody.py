@@ -13,6 +13,7 @@ from hixl_aio import (
     BatchError,
     ClosedError,
     Completion,
+    Get,
     OperationState,
     PartState,
     PeerLostError,
@@ -21,6 +22,7 @@ from hixl_aio import (
     RegionBusyError,
     StaleRegionError,
     Status,
+    TransferError,
     TransferFailedError,
     TransferLostError,
     TransferStoppedError,
@@ -338,6 +340,37 @@ async def test_a_batch_names_the_parts_that_did_not_complete(scene: SceneMaker) 
         assert batch.parts[-1].index == 3
         with pytest.raises(IndexError):
             _ = batch.parts[4]
+
+
+async def test_a_batch_names_the_region_of_each_part_that_failed(scene: SceneMaker) -> None:
+    """Each failure speaks of its own part: direction, size, region; and `parts` gives the same errors."""
+    async with scene() as s:
+        batch = s.engine.batch([Put(s.source[0:8], s.remote[0:8]), Get(s.remote[0:16], s.source[0:16])])
+        s.native.end(status=Status.FAILED, parts=bytes([PartState.STALE, PartState.FAILED]))
+        with pytest.raises(BatchError) as failed:
+            await batch
+        (_, stale), (_, other) = failed.value.failures
+        assert isinstance(stale, StaleRegionError)
+        assert (stale.label, stale.generation) == (s.remote.label, s.remote.generation)
+        assert isinstance(other, TransferFailedError)
+        assert (other.op, other.nbytes) == ("get", 16)
+        assert [part.error for part in batch.parts] == [stale, other]
+
+
+@pytest.mark.parametrize("status", [Status.FAILED, Status.LOST])
+async def test_a_batch_that_failed_without_a_failed_part_is_unknown_as_a_whole(
+    scene: SceneMaker, status: Status
+) -> None:
+    """The transport cannot say which parts are there: none counts as done, and the error does not say "0"."""
+    async with scene() as s:
+        batch = s.engine.batch([Put(s.source[0:8], s.remote[0:8])] * 2)
+        s.native.end(status=status, parts=bytes([PartState.DONE, PartState.DONE]))
+        with pytest.raises(TransferError) as failed:
+            await batch
+        assert not isinstance(failed.value, BatchError)
+        assert failed.value.status is status
+        assert [part.state for part in batch.parts] == [PartState.FAILED] * 2
+        assert [part.error for part in batch.parts] == [failed.value] * 2
 
 
 async def test_credits_and_native_slots_hold_the_line_in_order(scene: SceneMaker) -> None:

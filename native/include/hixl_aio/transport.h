@@ -123,7 +123,8 @@ class Transport {
 
   // ---- data plane.
   // Loop thread: checks and resolves the runs (peer, generation, bounds, access, link) before anything moves, and keeps
-  // the peer in `op.target`; the core gives it back through `release` (any thread) for every admitted operation.
+  // the peer in `op.target`; the core gives it back through `release` (any thread) for every admitted operation. If a run
+  // is what is wrong, `op.next_run` says which.
   virtual Status admit(Op& op) noexcept = 0;
   virtual void release(Op& op) noexcept = 0;
   // Loop thread: the whole operation here and now, if that cannot block. `would_block`: queue it instead.

@@ -270,11 +270,12 @@ Status HostTransport::admit(Op& op) noexcept {
   op.posted = false;
   {
     const std::lock_guard lock(peer->directory_mutex);
-    for (Run& run : op.runs) {
-      if (const Status status = peer->resolve(run); !ok(status)) {
+    for (std::size_t i = 0; i < op.runs.size(); ++i) {
+      if (const Status status = peer->resolve(op.runs[i]); !ok(status)) {
+        op.next_run = i;
         return status;
       }
-      op.nbytes += run.nbytes;
+      op.nbytes += op.runs[i].nbytes;
     }
     if (peer->down()) {
       return peer->down_status();

@@ -69,7 +69,6 @@ class Operation:
         "handle",
         "joined",
         "kind",
-        "label",
         "line",
         "links",
         "name",
@@ -110,8 +109,7 @@ class Operation:
         self.name: bytes | None = None  # of the signal, whose place is reserved
         self.payload = b""
         self.send_status = 0  # of a bare signal: not 0 is the negative form
-        self.label = ""  # of the remote region, for errors
-        self.target: Any = None  # the remote region itself, for errors
+        self.target: Any = None  # the remote region, for errors; of a refused batch, the one to blame
         self.epoch: Epoch | None = None
         self.queued = False  # it has entered the line and lies in a queue there
         self.timeout: float | None = None
