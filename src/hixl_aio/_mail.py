@@ -65,9 +65,7 @@ class MailRoom:
         """The next one of that name."""
         self._runtime.check()
         text = encode_name(name).decode("utf-8", "backslashreplace")
-        if peer is None:
-            return await self._next(text, None)
-        if not isinstance(peer, Peer) or peer._runtime is not self._runtime:
+        if peer is not None and (not isinstance(peer, Peer) or peer._runtime is not self._runtime):
             raise InvalidArgumentError(
                 argument="peer", value=repr(peer), expected="a peer of this engine, or None"
             )
@@ -79,29 +77,28 @@ class MailRoom:
         return await self._next(None, None)
 
     async def _next(self, name: str | None, peer: Peer | None) -> Signal:
+        runtime = self._runtime
+        if runtime.is_out_of_breath():
+            await runtime.checkpoint()  # before a signal is in hand: a cancellation here must not lose one
         source = None if peer is None else peer._id
-        await self._runtime.breathe()  # before a signal is in hand: a cancellation here must not lose one
         signal: Signal | None = self.inbox.take(name, source)
         if signal is None:
             if peer is not None and peer._state in (PeerState.LOST, PeerState.CLOSED):
                 raise self._gone(peer)
-            signal = await self._wait(Taker(name, source, None))
-        if signal.peer._state is PeerState.CONNECTED and self._runtime.is_open:
-            self._runtime.native.signals_taken(signal.source, 1)
-        return signal
-
-    async def _wait(self, taker: Taker) -> Signal:
-        bridge = self._runtime.bridge
-        taker.waiter = bridge.new_waiter()
-        self.inbox.wait(taker)
-        try:
-            await bridge.park(taker.waiter)
-        except BaseException:
-            self.inbox.leave(taker)
-            raise
-        if taker.failure is not None:
-            raise taker.failure
-        signal: Signal = taker.signal
+            taker = Taker(name, source, runtime.bridge.new_waiter())
+            self.inbox.wait(taker)
+            if runtime.spin:
+                runtime.spinner.expect(runtime.spin)
+            try:
+                await runtime.bridge.park(taker.waiter)
+            except BaseException:
+                self.inbox.leave(taker)
+                raise
+            if taker.failure is not None:
+                raise taker.failure
+            signal = taker.signal
+        if signal.peer._state is PeerState.CONNECTED and runtime.is_open:
+            runtime.native.signals_taken(signal.source, 1)
         return signal
 
     @staticmethod

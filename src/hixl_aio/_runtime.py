@@ -18,7 +18,7 @@ from hixl_aio import _native
 from hixl_aio._bridge.detect import detect_bridge
 from hixl_aio._closing import close_engine
 from hixl_aio._control import ControlPlane
-from hixl_aio._core.lifecycle import Lifecycle, LifeState
+from hixl_aio._core.lifecycle import NOWHERE, Lifecycle, LifeState
 from hixl_aio._core.optable import OperationState
 from hixl_aio._dataplane import DataPlane
 from hixl_aio._failures import About, from_native
@@ -28,6 +28,7 @@ from hixl_aio._mail import MailRoom
 from hixl_aio._operations import Operations
 from hixl_aio._regions import RegionBook
 from hixl_aio._requests import Requests
+from hixl_aio._spinning import Spinner
 from hixl_aio.errors import ClosedError, InternalError
 from hixl_aio.stats import Capabilities, EngineStatistics
 
@@ -81,6 +82,8 @@ class Runtime:
         "options",
         "regions",
         "requests",
+        "spin",
+        "spinner",
     )
 
     bridge: Bridge
@@ -104,6 +107,8 @@ class Runtime:
         self.requests = Requests(self)
         self.lookout = Lookout(self)
         self.mail = MailRoom(self)
+        self.spin = options.spin
+        self.spinner = Spinner(self)
         self.data = DataPlane(self)
         self.closing_gate: Gate | None = None
         self.faults: FaultListener | None = None  # set before it opens, by hixl_aio.testing
@@ -118,7 +123,7 @@ class Runtime:
     @property
     def is_open(self) -> bool:
         """Calls are right, on its loop."""
-        return self.life.state is LifeState.OPEN
+        return self.life.home is not NOWHERE
 
     @property
     def closing(self) -> bool:
@@ -224,7 +229,7 @@ class Runtime:
 
     def forked(self) -> None:
         """We are in a forked child: close descriptors, touch no loop, refuse everything."""
-        if self.life.state in (LifeState.OPEN, LifeState.CLOSING):
+        if self.life.is_live:
             self.life.advance(LifeState.FORKED)
             self.native.abandon_after_fork()
 
@@ -232,7 +237,7 @@ class Runtime:
         # Dropped without aclose(). Native threads may be copying: they must be gone before the collector
         # takes the buffers, and finalizers run before anything of a cycle is cleared. The join does not hold
         # the GIL.
-        if self.life.state in (LifeState.OPEN, LifeState.CLOSING):
+        if self.life.is_live:
             self.native.close()
 
     # ---- the way up
@@ -240,32 +245,36 @@ class Runtime:
     def on_readable(self) -> None:
         """The descriptor is readable: a hint (INV-8). Native code re-arms, and rings if some is left."""
         self.awaits_in_a_row = 0
-        if self.life.state in (LifeState.OPEN, LifeState.CLOSING):
-            self._drain()
+        if self.life.is_live:
+            self.drain()
 
     def drain_all(self) -> None:
         """Take everything that is there now: for moments when what has ended must be known."""
         turns = len(self.ops.table) // self.options.drain_limit + 1
-        while turns and self._drain():
+        while turns and self.drain():
             turns -= 1
 
-    def _drain(self) -> bool:
+    def drain(self) -> bool:
+        """Take what is there, at most `drain_limit` of each kind; True if some is left."""
         completions, signals, events, is_left = self.native.drain(self.options.drain_limit)
-        for completion in completions:
-            self._guarded(self.ops.record, completion)
-        for signal in signals:
-            self._guarded(self.mail.record, signal)
-        for event in events:
-            self._guarded(self.on_event, event)
+        if completions:
+            self.spinner.rest()
+            self._each(self.ops.record, completions)
+        if signals:
+            self.spinner.rest()
+            self._each(self.mail.record, signals)
+        if events:
+            self._each(self.on_event, events)
         self.ops.resume_stalled()
         return is_left
 
-    def _guarded(self, handler: Callable[[Any], None], item: Any) -> None:
+    def _each(self, handler: Callable[[Any], None], items: list[Any]) -> None:
         """One bad record must not take the others with it (INV-1)."""
-        try:
-            handler(item)
-        except Exception as error:
-            self.bridge.report(f"engine {self.name} could not handle a native record", error)
+        for item in items:
+            try:
+                handler(item)
+            except Exception as error:
+                self.bridge.report(f"engine {self.name} could not handle a native record", error)
 
     def on_event(self, event: EventTuple) -> None:
         """News of the control plane."""
@@ -304,12 +313,17 @@ class Runtime:
             gate.discard(waiter)
         return gate.is_open
 
-    async def breathe(self) -> None:
-        """Let others run, once in a while: for calls that often need not wait."""
+    def is_out_of_breath(self) -> bool:
+        """Is a checkpoint due? For calls that often need not wait: others must run once in a while."""
         if self.awaits_in_a_row < self.free_awaits:
             self.awaits_in_a_row += 1
-            return
-        await self.checkpoint()
+            return False
+        return True
+
+    async def breathe(self) -> None:
+        """Let others run, once in a while."""
+        if self.is_out_of_breath():
+            await self.checkpoint()
 
     async def checkpoint_where_due(self) -> None:
         """For calls that end at once: nothing on asyncio, a checkpoint where every await has to be one."""
@@ -348,7 +362,7 @@ class Runtime:
         table = self.ops.table
         counts, nbytes = table.totals.counts, table.totals.nbytes
         state = OperationState
-        native = self.native.counters() if self.life.state in (LifeState.OPEN, LifeState.CLOSING) else {}
+        native = self.native.counters() if self.life.is_live else {}
         return EngineStatistics(
             waiting=counts[state.WAITING],
             waiting_nbytes=nbytes[state.WAITING],
@@ -361,6 +375,7 @@ class Runtime:
             settled=counts[state.SETTLED] + table.inline_count,
             settled_nbytes=nbytes[state.SETTLED] + table.inline_nbytes,
             inlined=table.inline_count,
+            spins=self.spinner.turns,
             unread_signals=self.mail.inbox.unread,
             peers=len(self.control.peers),
             regions=len(self.regions.records),

@@ -163,6 +163,8 @@ class Completion:
         if not self._ended:
             runtime.check_loop()
             runtime.awaits_in_a_row = 0
+            if runtime.spin:
+                runtime.spinner.expect(runtime.spin)
             waiter = _Joined(self) if join else None
             if waiter is not None:
                 await runtime.bridge.join(waiter)

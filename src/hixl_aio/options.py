@@ -94,6 +94,8 @@ class EngineOptions:
         max_regions: regions alive at a time.
         allow_ptrace: let peers of the same user copy from and to this process where Yama asks for a
             permission.
+        spin: how long a task that waits for an operation or a signal keeps the loop looking for it instead of
+            sleeping. That saves the wake-up, and burns a core meanwhile. 0: never.
         drain_limit: completions taken in one turn of the loop.
     """
 
@@ -111,11 +113,12 @@ class EngineOptions:
     max_operations: int = 65536
     max_regions: int = 131072
     allow_ptrace: bool = True
+    spin: float = 0.0
     drain_limit: int = 256
 
     def __post_init__(self) -> None:
-        for name in ("transfer_timeout", "cancel_grace", "drain_timeout"):
-            self._check_seconds(name, optional=name != "cancel_grace")
+        for name in ("transfer_timeout", "cancel_grace", "drain_timeout", "spin"):
+            self._check_seconds(name, optional=name not in ("cancel_grace", "spin"))
         for name, least, most in _RANGES:
             self._check_integer(name, least, most)
         if self.copy_threads is None:

@@ -20,6 +20,7 @@ class EngineStatistics:
         quarantined, quarantined_nbytes: failed, and possibly still touched by the transport.
         settled, settled_nbytes: over, since the engine opened.
         inlined: of those, done within the call.
+        spins: turns of the loop in which it looked for news without sleeping (`EngineOptions.spin`).
         unread_signals: arrived, and not taken yet.
         peers: connected ones.
         regions: open ones.
@@ -39,6 +40,7 @@ class EngineStatistics:
     settled: int = 0
     settled_nbytes: int = 0
     inlined: int = 0
+    spins: int = 0
     unread_signals: int = 0
     peers: int = 0
     regions: int = 0

@@ -40,6 +40,8 @@ def test_defaults_are_those_of_the_design() -> None:
         {"transfer_timeout": "30"},
         {"transfer_timeout": True},
         {"cancel_grace": None},
+        {"spin": None},
+        {"spin": -1e-6},
         {"cancel_grace": math.inf},
         {"drain_timeout": -0.1},
         {"credits_per_peer": 0},

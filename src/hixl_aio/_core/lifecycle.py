@@ -49,11 +49,12 @@ _NEXT: Final[dict[LifeState, frozenset[LifeState]]] = {
 class Lifecycle:
     """The state of one engine, and the loop that it belongs to (INV-4)."""
 
-    __slots__ = ("home", "name", "owner", "pid", "state")
+    __slots__ = ("home", "is_live", "name", "owner", "pid", "state")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.state = LifeState.NEW
+        self.is_live = False  # it has native code: open, or being closed
         self.home: object = NOWHERE  # the loop on which calls are right, now
         self.owner: object = NOWHERE  # the loop that opened us, for messages
         self.pid = os.getpid()
@@ -63,6 +64,7 @@ class Lifecycle:
         if state not in _NEXT[self.state]:
             raise InternalError(f"engine {self.name} cannot go from {self.state.name} to {state.name}")
         self.state = state
+        self.is_live = state in (LifeState.OPEN, LifeState.CLOSING)
         self.home = self.owner if state is LifeState.OPEN else NOWHERE
 
     @property
