@@ -35,13 +35,17 @@ if TYPE_CHECKING:
 
 __all__ = ("DataPlane",)
 
+# By `is_get`.
 _KINDS: Final = (OperationKind.PUT, OperationKind.GET)
+_NEEDED: Final = (Access.WRITE, Access.READ)
+_BOTH: Final = Access.READ_WRITE
+_NO_PAYLOAD: Final = b""  # CPython has one empty bytes; another one would only be looked at again
 
 
 class DataPlane:
     """Starts operations. Synchronous throughout: nothing here blocks or suspends."""
 
-    __slots__ = ("_current", "_life", "_peers", "_runtime", "_table", "_transfer", "_way")
+    __slots__ = ("_current", "_life", "_peers", "_reserve", "_runtime", "_table", "_transfer", "_way")
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -50,16 +54,18 @@ class DataPlane:
         self._peers = runtime.control.by_incarnation
         self._current: Callable[[], object] = runtime.current
         self._transfer: Any = None
+        self._reserve: Any = None
         self._way = Submission(runtime)
 
     def open(self, native: NativeEngine) -> None:
         """Keep at hand what the hot path needs."""
         self._current = self._runtime.current
         self._transfer = native.transfer
+        self._reserve = native.reserve_signal
 
     def close(self) -> None:
         """Let go of native code."""
-        self._transfer = None
+        self._transfer = self._reserve = None
 
     # ---- put and get
 
@@ -91,23 +97,29 @@ class DataPlane:
         started = monotonic()
         if (
             peer is None
-            or signal is not None
-            or payload
             or ready is not None
             or timeout is not DEFAULT
             or not nbytes
             or not peer._line.idle
+            or (target.access is not _BOTH and target.access is not _NEEDED[is_get])
         ):
             return self._general(is_get, local, remote, peer, started, timeout, signal, payload, ready)
+        number = peer._id
+        name = None
+        if signal is not None or payload is not _NO_PAYLOAD:
+            name, payload = self._way.check_signal(signal, payload)
+            if self._reserve(number):
+                return self._general(is_get, local, remote, peer, started, timeout, signal, payload, ready)
         table = self._table
         token = table.next_token()
         address, place = local._address, remote._offset
         code = self._transfer(
-            token, is_get, peer._id, address, target.id, target.generation, place, nbytes, True, None, b""
+            token, is_get, number, address, target.id, target.generation, place, nbytes, True, name, payload
         )
         if code:
             completion, operation = self._accepted(is_get, local, remote, peer, started, token)
             operation.timeout = runtime.options.transfer_timeout
+            operation.name, operation.payload = name, payload
             self._way.answered(operation, code)
             return completion
         table.inline_count += 1
@@ -127,7 +139,7 @@ class DataPlane:
         ready: Awaitable[object] | StreamEvent | None,
     ) -> Completion:
         """Everything that the short way does not do."""
-        needed = Access.READ if is_get else Access.WRITE
+        needed = _NEEDED[is_get]
         if not remote.region.access & needed:
             raise denied(remote.region, needed)
         seconds = self._seconds(timeout)
@@ -203,7 +215,7 @@ class DataPlane:
         payload: bytes,
         ready: Awaitable[object] | StreamEvent | None,
     ) -> Batch:
-        self._way.check_payload(signal, payload)
+        self._way.check_signal(signal, payload)
         if signal is not None or ready is not None:
             what = "a signal" if signal is not None else "ready="
             hint = "An empty batch names no peer; use engine.signal(peer, name), and await `ready` yourself."

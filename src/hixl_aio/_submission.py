@@ -82,8 +82,7 @@ class Submission:
         ready: Awaitable[object] | StreamEvent | None,
         plan: BatchPlan | None = None,
     ) -> None:
-        encoded = None if signal is None else encode_name(signal)
-        payload = self.check_payload(signal, payload)
+        encoded, payload = self.check_signal(signal, payload)
         follow = None if ready is None else self._check_ready(ready)
         line = operation.line
         if line is NO_LINE:
@@ -112,14 +111,16 @@ class Submission:
         else:
             follow(operation)
 
-    def check_payload(self, signal: str | None, payload: bytes) -> bytes:
-        """What goes with a signal, which there must be."""
-        payload = check_payload(payload, self._runtime.capabilities.max_signal_payload)
-        if signal is None and payload:
-            raise InvalidArgumentError(
-                argument="payload", value=payload, expected="b'' where there is no signal"
-            )
-        return payload
+    def check_signal(self, signal: str | None, payload: bytes) -> tuple[bytes | None, bytes]:
+        """A bound signal's name as it goes over the wire, and its payload."""
+        name = None if signal is None else encode_name(signal)
+        if payload or type(payload) is not bytes:
+            payload = check_payload(payload, self._runtime.capabilities.max_signal_payload)
+            if name is None and payload:
+                raise InvalidArgumentError(
+                    argument="payload", value=payload, expected="b'' where there is no signal"
+                )
+        return name, payload
 
     def start(self, operation: Operation) -> None:
         """Post now if nothing is overtaken by that, else enter the line."""

@@ -67,6 +67,8 @@ def encode_name(name: object) -> bytes:
     Raises:
         InvalidArgumentError: no text, empty, or too long.
     """
+    if type(name) is str and 0 < len(name) <= MAX_NAME_NBYTES and name.isascii():
+        return name.encode()
     if not isinstance(name, str):
         raise InvalidArgumentError(argument="signal", value=type(name).__name__, expected="a str")
     encoded = name.encode("utf-8", "surrogatepass")
