@@ -38,6 +38,7 @@ __all__ = ("Operations",)
 
 # After its deadline an operation has this long to stop; then its awaiters hear of the deadline all the same.
 _STOP_ALLOWANCE: Final = 0.1
+_POSTED: Final = OperationState.POSTED
 # Of a batch, these say more about the whole than a list of parts could.
 _WHOLE_BATCH = frozenset(
     {Status.STOPPED, Status.PEER_LOST, Status.PEER_CLOSED, Status.CLOSED, Status.NOT_CONNECTED}
@@ -115,7 +116,7 @@ class Operations:
             return Posting.ENDED
         if code > 0:
             operation.handle = code
-            self.table.move(operation, OperationState.POSTED)
+            self.table.move(operation, _POSTED)
             return Posting.POSTED
         if code == 0:
             operation.name = None
@@ -130,7 +131,7 @@ class Operations:
     def posted(self, operation: Operation, handle: int) -> None:
         """An operation was posted within its call."""
         operation.handle = handle
-        operation.state = OperationState.POSTED
+        operation.state = _POSTED
         self.table.add(operation)
         operation.line.posted_at_once(operation)
         self.watch_deadline(operation)
@@ -143,10 +144,11 @@ class Operations:
         operation = self.table.find(token)
         if operation is None:
             raise InternalError(f"a record came for token {token}, which names no operation")
-        error = None if code == 0 else self._failure(operation, code, parts)
         line = operation.line
-        if code in (Status.PEER_LOST, Status.PEER_CLOSED):
-            line.broken = True
+        error = None
+        if code:
+            error = self._failure(operation, code, parts)
+            line.broken |= code in (Status.PEER_LOST, Status.PEER_CLOSED)
         # Released before anybody is woken: what runs next may close or reuse the region (INV-2).
         if quiescent or code == 0:
             self._settle(operation)
@@ -343,9 +345,10 @@ class Operations:
             return  # its deadline was over before
         operation.concluded = True
         operation.outcome._conclude(operation, error)
-        links, operation.links = operation.links, []
-        self._links.extend((link, error) for link in links)
-        self._follow_links()
+        if operation.links:
+            links, operation.links = operation.links, []
+            self._links.extend((link, error) for link in links)
+            self._follow_links()
 
     def _follow_links(self) -> None:
         """Begin what waited for operations, one by one: a long chain must not become a deep stack."""

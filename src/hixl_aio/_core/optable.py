@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from hixl_aio._core.gate import Gate
 from hixl_aio.errors import HixlAioError, InternalError
@@ -45,6 +45,11 @@ class OperationState(enum.IntEnum):
     """With the transport, but whoever waited has gone on (grace or deadline over)."""
     QUARANTINED = 4
     """Failed, and nobody knows whether the transport has let go: pinned until the link is torn down."""
+
+
+# Looking a member up in its enum costs as much as ten attributes before CPython 3.12.
+_WAITING: Final = OperationState.WAITING
+_SETTLED: Final = OperationState.SETTLED
 
 
 class Outcome(Protocol):
@@ -99,7 +104,7 @@ class Operation:
         self.line = line
         self.nbytes = nbytes
         self.outcome = outcome
-        self.state = OperationState.WAITING
+        self.state = _WAITING
         self.handle = 0  # the native handle, once posted
         self.pins: tuple[RegionRecord, ...] = ()
         # What to post: one run (native kind, address, region, generation, offset), parts of a batch, or
@@ -130,7 +135,7 @@ class Operation:
     @property
     def in_line(self) -> bool:
         """Not with the transport, and still wanted."""
-        return self.state is OperationState.WAITING
+        return self.state is _WAITING
 
 
 class Totals:
@@ -194,7 +199,7 @@ class OperationTable:
         """The transport has let go: unpin, forget, tell whoever waits for that (INV-2)."""
         if self._operations.pop(operation.token, None) is None:
             raise InternalError(f"operation {operation.token} settled twice")
-        self.move(operation, OperationState.SETTLED)
+        self.move(operation, _SETTLED)
         pins, operation.pins = operation.pins, ()
         for record in pins:
             record.unpin()
