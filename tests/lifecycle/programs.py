@@ -14,6 +14,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,7 @@ async def leave(way: str) -> None:
         "SIGINT": lambda: os.kill(os.getpid(), signal.SIGINT),
         "SIGTERM": lambda: os.kill(os.getpid(), signal.SIGTERM),
     }
+    print(time.monotonic(), flush=True)
     ways[way.removeprefix("kept-")]()
     if "SIG" in way:
         await asyncio.Event().wait()
