@@ -82,7 +82,9 @@ class RegionBook:
             orphan,
             about,
         )
-        return self._enter(self._made(event, about), readonly=pinned.readonly, keep=pinned)
+        info = self._made(event, about)
+        keep = (pinned, runtime.native.hold_region(info[0]))
+        return self._enter(info, readonly=pinned.readonly, keep=keep)
 
     @staticmethod
     def _made(event: EventTuple, about: About) -> RegionTuple:

@@ -118,7 +118,7 @@ class Transport {
   // ---- look-ups, loop thread.
   virtual bool find_region(PeerId peer, std::string_view label, RegionInfo& out) = 0;
   virtual bool peer_info(PeerId peer, PeerInfo& out) = 0;
-  // Keeps a region's memory mapped for as long as the caller holds the handle; null for memory that is not ours.
+  // For as long as the caller holds it, a region's memory is mapped and known for what it is; null if that needs nothing.
   virtual std::shared_ptr<void> hold_region(std::uint32_t region) = 0;
 
   // ---- data plane.

@@ -36,7 +36,8 @@ class ControlPlane final : public Introductions {
   void look(Token token, const Address& address, double timeout);
   void disconnect(Token token, PeerId peer);
   void refresh(Token token, PeerId peer);
-  void publish_region(Token token, const RegionSpec& spec, std::shared_ptr<MemoryBlock> block);
+  void publish_region(Token token, const RegionSpec& spec, std::shared_ptr<MemoryBlock> block,
+                      std::shared_ptr<FragileMemory> fragile = nullptr);
   void close_region(Token token, std::uint32_t region, double timeout);
   void segment_gone(std::uint32_t segment);
   void operations_ended(PeerId peer);  // the last operation of a peer that is down

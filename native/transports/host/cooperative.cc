@@ -5,7 +5,8 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstring>
+
+#include "transports/host/fragile_memory.h"
 
 namespace hixl_aio::host {
 namespace {
@@ -46,10 +47,9 @@ void CoopInitiator::reap_slot(Peer& peer, std::uint64_t counter) noexcept {
     Run& run = op.runs[piece.run];
     if (const std::uint8_t status = read_once(slot.run_status[i]); status != 0) {
       run.state = static_cast<Status>(status) == Status::stale_region ? RunState::stale : RunState::failed;
+    } else if (run.direction == Direction::get && !copy_bytes(run.local + piece.offset, slot.data + at, piece.nbytes)) {
+      run.state = RunState::failed;
     } else {
-      if (run.direction == Direction::get) {
-        std::memcpy(run.local + piece.offset, slot.data + at, piece.nbytes);
-      }
       op.moved_nbytes += piece.nbytes;
     }
     at += piece.nbytes;
@@ -79,17 +79,20 @@ std::uint64_t CoopInitiator::take_pieces(Peer& peer, Op& op, std::uint64_t at, s
   auto& pieces = peer.coop_slots[peer.coop_submitted % kCoopSlots];
   std::uint64_t taken = 0;
   while (taken < limit && pieces.size() < kCoopRuns && op.next_run < op.runs.size()) {
-    const Run& run = op.runs[op.next_run];
+    Run& run = op.runs[op.next_run];
     const std::uint64_t nbytes = std::min(limit - taken, run.nbytes - op.next_offset);
     if (nbytes > 0) {
       if (!pieces.empty() && run.direction != peer.coop_direction) {
         break;
       }
+      if (run.direction == Direction::put && !copy_bytes(slot.data + at + taken, run.local + op.next_offset, nbytes)) {
+        run.state = RunState::failed;
+        ++op.next_run;
+        op.next_offset = 0;
+        continue;
+      }
       peer.coop_direction = run.direction;
       slot.runs[pieces.size()] = CoopRun{run.remote_offset + op.next_offset, nbytes, run.region, run.generation};
-      if (run.direction == Direction::put) {
-        std::memcpy(slot.data + at + taken, run.local + op.next_offset, nbytes);
-      }
       pieces.push_back(CoopPiece{&op, op.next_run, op.next_offset, nbytes});
       ++op.outstanding;
       taken += nbytes;
@@ -283,11 +286,9 @@ void CoopService::serve_slot(CoopSlot& slot) noexcept {
       std::byte* address = nullptr;
       status = regions_.service_pin(run.region, run.generation, run.offset, run.nbytes, direction, address);
       if (ok(status)) {
-        if (direction == Direction::put) {
-          std::memcpy(address, slot.data + at, run.nbytes);
-        } else {
-          std::memcpy(slot.data + at, address, run.nbytes);
-        }
+        const bool copied = direction == Direction::put ? copy_bytes(address, slot.data + at, run.nbytes)
+                                                        : copy_bytes(slot.data + at, address, run.nbytes);
+        status = copied ? Status::ok : Status::failed;
         regions_.service_unpin(run.region);
       }
       at += run.nbytes;

@@ -1,8 +1,9 @@
 #include "transports/host/copy_scheduler.h"
 
 #include <algorithm>
-#include <cstring>
 #include <span>
+
+#include "transports/host/fragile_memory.h"
 
 namespace hixl_aio::host {
 
@@ -99,16 +100,17 @@ void CopyScheduler::copy_mapped(Peer& peer, Op& op, std::span<Piece> pieces, std
     }
     return;
   }
-  for (const Piece& piece : pieces) {
+  for (Piece& piece : pieces) {
     const Run& run = op.runs[piece.run];
     std::byte* local = run.local + piece.offset;
     std::byte* remote = run.remote + piece.offset;
-    if (run.direction == Direction::put) {
-      std::memcpy(remote, local, piece.nbytes);
+    const bool copied = run.direction == Direction::put ? copy_bytes(remote, local, piece.nbytes)
+                                                        : copy_bytes(local, remote, piece.nbytes);
+    if (copied) {
+      moved += piece.nbytes;
     } else {
-      std::memcpy(local, remote, piece.nbytes);
+      piece.status = Status::failed;
     }
-    moved += piece.nbytes;
   }
   peer.out().unpin(first.region);
 }

@@ -42,11 +42,12 @@ void ControlPlane::announce(Connection& connection, const OwnRegion& region) {
   send(connection, writer);
 }
 
-void ControlPlane::publish_region(Token token, const RegionSpec& spec, std::shared_ptr<MemoryBlock> block) {
+void ControlPlane::publish_region(Token token, const RegionSpec& spec, std::shared_ptr<MemoryBlock> block,
+                                  std::shared_ptr<FragileMemory> fragile) {
   Event event;
   event.kind = EventKind::allocated;
   event.token = token;
-  event.status = state_.regions.add(spec, std::move(block), event.region, event.text);
+  event.status = state_.regions.add(spec, std::move(block), event.region, event.text, std::move(fragile));
   if (ok(event.status) && spec.access != Access::local) {
     OwnRegion region;
     region.info = event.region;

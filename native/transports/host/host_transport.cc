@@ -132,6 +132,7 @@ void HostTransport::shutdown() noexcept {
 
 void HostTransport::abandon_after_fork() noexcept {
   FdRegistry::close_all();
+  FragileMemory::forget_all();
   scheduler_.forget_threads();
   state_.service.forget_thread();
 }
@@ -204,7 +205,13 @@ void HostTransport::register_memory(Token token, const RegionSpec& spec) {
                                   "the host engine cannot reach device memory; use backend='hixl'"));
       return;
     }
-    control_.publish_region(token, spec, nullptr);
+    std::string error;
+    auto fragile = FragileMemory::look(spec.address, spec.nbytes, error);
+    if (!error.empty()) {
+      state_.host->raise(event_of(EventKind::allocated, token, 0, Status::unsupported, error));
+      return;
+    }
+    control_.publish_region(token, spec, nullptr, std::move(fragile));
   });
 }
 
@@ -254,7 +261,7 @@ bool HostTransport::peer_info(PeerId peer, PeerInfo& out) {
   return true;
 }
 
-std::shared_ptr<void> HostTransport::hold_region(std::uint32_t region) { return state_.regions.block(region); }
+std::shared_ptr<void> HostTransport::hold_region(std::uint32_t region) { return state_.regions.hold(region); }
 
 // ---- data plane
 

@@ -11,6 +11,8 @@
 #include <string_view>
 #include <utility>
 
+#include "transports/host/fragile_memory.h"
+
 namespace hixl_aio::host {
 namespace {
 
@@ -103,6 +105,9 @@ Status Peer::resolve_pinned_copy(Run run) noexcept {
   const auto link = static_cast<LinkKind>(run.link);
   if (link != LinkKind::shm && link != LinkKind::inproc) {
     return Status::would_block;
+  }
+  if (FragileMemory::touches(run.local, run.nbytes) || FragileMemory::touches(run.remote, run.nbytes)) {
+    return Status::would_block;  // on the kernel, or on a disk
   }
   if (!out_->pin(run.region, run.generation)) {
     return Status::stale_region;

@@ -4,8 +4,8 @@
 
 namespace hixl_aio::host {
 
-Status RegionTable::add(const RegionSpec& spec, std::shared_ptr<MemoryBlock> block, RegionInfo& out,
-                        std::string& error) {
+Status RegionTable::add(const RegionSpec& spec, std::shared_ptr<MemoryBlock> block, RegionInfo& out, std::string& error,
+                        std::shared_ptr<FragileMemory> fragile) {
   const std::lock_guard lock(mutex_);
   if (spec.label.size() > kMaxLabel) {
     error = "label of " + std::to_string(spec.label.size()) + " bytes; at most " + std::to_string(kMaxLabel) +
@@ -38,6 +38,7 @@ Status RegionTable::add(const RegionSpec& spec, std::shared_ptr<MemoryBlock> blo
   region.info.access = spec.access;
   region.info.label = spec.label;
   region.block = std::move(block);
+  region.fragile = std::move(fragile);
   if (!spec.label.empty()) {
     labels_.insert(spec.label);
   }
@@ -97,6 +98,15 @@ std::shared_ptr<MemoryBlock> RegionTable::block(std::uint32_t region) const {
   const std::lock_guard lock(mutex_);
   const auto it = regions_.find(region);
   return it == regions_.end() ? nullptr : it->second.block;
+}
+
+std::shared_ptr<void> RegionTable::hold(std::uint32_t region) const {
+  const std::lock_guard lock(mutex_);
+  const auto it = regions_.find(region);
+  if (it == regions_.end()) {
+    return nullptr;
+  }
+  return it->second.block ? std::shared_ptr<void>(it->second.block) : it->second.fragile;
 }
 
 std::uint32_t RegionTable::count() const {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "hixl_aio/transport.h"
+#include "transports/host/fragile_memory.h"
 #include "transports/host/memory.h"
 #include "transports/host/wire.h"
 
@@ -20,7 +21,8 @@ namespace hixl_aio::host {
 
 struct OwnRegion {
   RegionInfo info;
-  std::shared_ptr<MemoryBlock> block;  // null for memory the caller brought
+  std::shared_ptr<MemoryBlock> block;      // null for memory the caller brought
+  std::shared_ptr<FragileMemory> fragile;  // of what the caller brought, if it may be gone when it is touched
   bool revoked = false;
   // Copies that the service thread is making into or out of this region now. Guarded by the table's lock.
   std::uint32_t service_pins = 0;
@@ -31,7 +33,8 @@ class RegionTable {
   explicit RegionTable(std::uint32_t max_regions) : max_regions_(max_regions) {}
 
   // Control thread.
-  Status add(const RegionSpec& spec, std::shared_ptr<MemoryBlock> block, RegionInfo& out, std::string& error);
+  Status add(const RegionSpec& spec, std::shared_ptr<MemoryBlock> block, RegionInfo& out, std::string& error,
+             std::shared_ptr<FragileMemory> fragile = nullptr);
   bool revoke(std::uint32_t region, OwnRegion& out);  // false: no such region; may be called again
   // A region is named with its generation: its number may have been given out again.
   [[nodiscard]] bool holds(std::uint32_t region, std::uint32_t generation) const;
@@ -41,6 +44,8 @@ class RegionTable {
 
   // Any thread.
   [[nodiscard]] std::shared_ptr<MemoryBlock> block(std::uint32_t region) const;
+  // What must live for as long as the memory is copied; null if nothing must.
+  [[nodiscard]] std::shared_ptr<void> hold(std::uint32_t region) const;
   [[nodiscard]] std::uint32_t count() const;
   // Service thread: checks everything a peer claims (INV-12) and pins; `address` is where the run lies in our memory.
   Status service_pin(std::uint32_t region, std::uint32_t generation, std::uint64_t offset, std::uint64_t nbytes,
