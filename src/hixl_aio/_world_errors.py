@@ -84,6 +84,11 @@ class TransferError(HixlAioError):
 class TransferFailedError(TransferError):
     """The transport reported a failure, or what the operation waited for (`ready=`) failed."""
 
+    _hint = (
+        "The destination's bytes are undefined; transfer them again if they are still wanted. If it fails again, "
+        "look at the memory of both ends: a file mapping cannot be copied where its file was cut off."
+    )
+
 
 class TransferTimeoutError(TransferError, TimeoutError):
     """The operation's own deadline is over. Its region is busy until the transport has let go

@@ -115,6 +115,20 @@ void CopyScheduler::copy_mapped(Peer& peer, Op& op, std::span<Piece> pieces, std
   peer.out().unpin(first.region);
 }
 
+// One system call for all pieces, which have their region pinned.
+Status CopyScheduler::copy_vectors(const Peer& peer, const Op& op, std::span<const Piece> pieces,
+                                   std::uint64_t& moved) noexcept {
+  iovec local[kMaxPieces];
+  iovec remote[kMaxPieces];
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    const Run& run = op.runs[pieces[i].run];
+    local[i] = {run.local + pieces[i].offset, pieces[i].nbytes};
+    remote[i] = {run.remote + pieces[i].offset, pieces[i].nbytes};
+  }
+  return cma_copy(peer.identity.pid, op.runs[pieces.front().run].direction, {local, pieces.size()},
+                  {remote, pieces.size()}, moved);
+}
+
 void CopyScheduler::copy_cma(Peer& peer, Op& op, std::span<Piece> pieces, std::uint64_t& moved) noexcept {
   const Run& first = op.runs[pieces.front().run];
   Status status = Status::ok;
@@ -124,15 +138,17 @@ void CopyScheduler::copy_cma(Peer& peer, Op& op, std::span<Piece> pieces, std::u
   } else if (!peer.out().pin(first.region, first.generation)) {
     status = Status::stale_region;
   } else {
-    iovec local[kMaxPieces];
-    iovec remote[kMaxPieces];
-    for (std::size_t i = 0; i < pieces.size(); ++i) {
-      const Run& run = op.runs[pieces[i].run];
-      local[i] = {run.local + pieces[i].offset, pieces[i].nbytes};
-      remote[i] = {run.remote + pieces[i].offset, pieces[i].nbytes};
+    std::uint64_t copied = 0;
+    status = copy_vectors(peer, op, pieces, copied);
+    const bool one_of_many = status == Status::failed && pieces.size() > 1;
+    moved += one_of_many ? 0 : copied;
+    for (Piece& piece : one_of_many ? pieces : std::span<Piece>()) {  // which one? The others shall arrive
+      piece.status = copy_vectors(peer, op, {&piece, 1}, moved);
     }
-    status = cma_copy(peer.identity.pid, first.direction, {local, pieces.size()}, {remote, pieces.size()}, moved);
     peer.out().unpin(first.region);
+    if (one_of_many) {
+      return;
+    }
   }
   for (Piece& piece : pieces) {
     piece.status = status;

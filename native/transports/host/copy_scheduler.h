@@ -73,6 +73,8 @@ class CopyScheduler {
   bool claim(Chunk& chunk, Op*& finished) noexcept;
   void cut(Op& op, Chunk& chunk) const noexcept;
   void copy(Chunk& chunk, std::uint64_t& moved) noexcept;
+  static Status copy_vectors(const Peer& peer, const Op& op, std::span<const Piece> pieces,
+                             std::uint64_t& moved) noexcept;
   void copy_cma(Peer& peer, Op& op, std::span<Piece> pieces, std::uint64_t& moved) noexcept;
   void copy_mapped(Peer& peer, Op& op, std::span<Piece> pieces, std::uint64_t& moved) noexcept;
   bool account(Chunk& chunk, std::uint64_t moved) noexcept;
