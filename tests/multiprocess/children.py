@@ -8,9 +8,13 @@ import hashlib
 import json
 import mmap
 import os
+import resource
 import struct
 import sys
+import tempfile
 from collections.abc import Callable, Coroutine
+from multiprocessing.shared_memory import SharedMemory
+from pathlib import Path
 from typing import Any
 
 import hixl_aio
@@ -187,6 +191,128 @@ def refuse_system_calls(numbers: tuple[int, ...]) -> None:
         raise OSError(ctypes.get_errno(), "seccomp")
 
 
+async def serve_as_nobody(links: list[str], dumpable: bool) -> None:
+    """`serve` without a privilege, and closed to process_vm if not dumpable; told to, it closes itself later."""
+    become_nobody(dumpable=dumpable)
+    async with Engine(options=options(links)) as engine:
+        inbox = await engine.register(mmap.mmap(-1, NOBODYS_NBYTES), label="inbox", access=Access.READ_WRITE)
+        shared = await engine.allocate(NOBODYS_NBYTES, label="shared", access=Access.READ_WRITE)
+        stream = await reader()
+        say(address=engine.address)
+        while (command := await hear(stream)) is not None:
+            if command["do"] == "lock":
+                set_dumpable(False)
+            say(inbox=digest(inbox), shared=digest(shared))
+
+
+NOBODYS_NBYTES = 300 * 4096
+
+
+async def put_as_nobody(address: str, links: list[str]) -> None:
+    """Connect without a privilege and put what is asked for; say how that went."""
+    become_nobody(dumpable=True)
+    async with Engine(options=options(links)) as engine:
+        source = await engine.register(bytearray(range(256)) * (NOBODYS_NBYTES // 256))
+        try:
+            peer = await engine.connect(address)
+        except hixl_aio.HixlAioError as error:
+            say(error=type(error).__name__, text=str(error))
+            return
+        stream = await reader()
+        say(route=[[link.name, link.reason] for link in peer.route], digest=digest(source))
+        while (command := await hear(stream)) is not None:
+            try:
+                await engine.put(source, peer.region(command["into"]))
+                say(error=None)
+            except hixl_aio.HixlAioError as error:
+                say(error=type(error).__name__, text=str(error), busy=source.busy)
+
+
+def become_nobody(*, dumpable: bool) -> None:
+    """Change to a user without privileges, after which a process is dumpable only if it says so."""
+    os.setgid(65534)
+    os.setuid(65534)
+    set_dumpable(dumpable)
+
+
+def set_dumpable(dumpable: bool) -> None:
+    pr_set_dumpable = 4
+    if ctypes.CDLL(None, use_errno=True).prctl(pr_set_dumpable, int(dumpable), 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "prctl")
+
+
+async def serve_with_small_dev_shm(address: str, nbytes: int) -> None:
+    """In a mount namespace where /dev/shm has one page: allocate, and be written to."""
+    mount_small_tmpfs("/dev/shm", 4096)
+    async with Engine() as engine:
+        region = await engine.allocate(nbytes, label="inbox", access=Access.READ_WRITE)
+        stream = await reader()
+        say(address=engine.address, free=os.statvfs("/dev/shm").f_bavail)
+        while await hear(stream) is not None:
+            say(digest=digest(region))
+
+
+async def serve_file_without_room(address: str, nbytes: int) -> None:
+    """Register a sparse file on a file system that has room for less, as SharedMemory makes it."""
+    mount_small_tmpfs("/dev/shm", nbytes // 2)
+    async with Engine() as engine:
+        memory = SharedMemory(create=True, size=nbytes)  # says nothing of the missing room
+        region = await engine.register(memory.buf, label="inbox", access=Access.READ_WRITE)
+        stream = await reader()
+        say(address=engine.address)
+        while await hear(stream) is not None:
+            say(head=bytes(region.view()[:4]).hex())
+        await region.aclose()
+        memory.unlink()
+        memory.close()
+
+
+def mount_small_tmpfs(path: str, nbytes: int) -> None:
+    """Only this process sees it."""
+    clone_newns, ms_rec, ms_private = 0x00020000, 0x4000, 1 << 18
+    libc = ctypes.CDLL(None, use_errno=True)
+    if (
+        libc.unshare(clone_newns)
+        or libc.mount(None, b"/", None, ms_rec | ms_private, None)
+        or libc.mount(b"tmpfs", path.encode(), b"tmpfs", 0, f"size={nbytes}".encode())
+    ):
+        raise OSError(ctypes.get_errno(), "mount")
+
+
+async def register_file_behind_filter(address: str) -> None:
+    """Register a mapped file where process_vm is refused, and memory of our own beside it."""
+    refuse_system_calls((310, 311))
+    async with Engine() as engine:
+        with tempfile.TemporaryFile() as file:
+            file.truncate(4096)
+            try:
+                await engine.register(mmap.mmap(file.fileno(), 4096))
+            except hixl_aio.HixlAioError as error:
+                say(error=type(error).__name__, text=str(error))
+        await (await engine.register(bytearray(4096))).aclose()
+
+
+async def allocate_within(address: str, limit: str, value: int) -> None:
+    """Allocate more than a resource limit allows, then little; say what came of both."""
+    async with Engine() as engine:
+        await (await engine.allocate(1 << 20, access=Access.WRITE)).aclose()  # threads and arenas are there now
+        if limit == "RLIMIT_AS":
+            value += int(Path("/proc/self/statm").read_text().split()[0]) * mmap.PAGESIZE
+        resource.setrlimit(getattr(resource, limit), (value, value))
+        for access in (Access.LOCAL, Access.WRITE):
+            try:
+                region = await engine.allocate(256 << 20, access=access)
+            except hixl_aio.ResourceExhaustedError as error:
+                say(access=access.name, error=type(error).__name__, text=str(error))
+            else:
+                region.view()[:: mmap.PAGESIZE] = b"\x01" * (region.nbytes // mmap.PAGESIZE)
+                await region.aclose()
+                say(access=access.name, error=None)
+        async with await engine.allocate(4096, access=Access.WRITE) as small:
+            small.view()[:] = b"\x02" * 4096
+        say(done=True)
+
+
 async def connect_as_nobody(address: str) -> None:
     """Connect to an engine of another user."""
     os.setgid(65534)
@@ -220,6 +346,12 @@ FUNCTIONS: dict[str, Callable[..., Coroutine[Any, Any, None]]] = {
         storm,
         write_generations,
         forbid_process_vm,
+        serve_as_nobody,
+        put_as_nobody,
+        serve_with_small_dev_shm,
+        serve_file_without_room,
+        register_file_behind_filter,
+        allocate_within,
         connect_as_nobody,
         meet,
     )

@@ -29,8 +29,78 @@ async def test_a_refused_process_vm_falls_back_to_the_cooperative_link() -> None
         await region.aclose()
 
 
+only_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+
+
 @pytest.mark.asyncio
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+@only_root
+async def test_a_peer_that_is_not_dumpable_is_reached_by_its_own_thread_and_by_shared_memory() -> None:
+    """Two processes without privileges: the route is cooperative, names the cause, and the bytes are exact."""
+    async with (
+        child("serve_as_nobody", links=[], dumpable=False) as owner,
+        child("put_as_nobody", address=(await owner.hear())["address"], links=[]) as initiator,
+    ):
+        heard = await initiator.hear()
+        names = dict(heard["route"])
+        assert set(names) == {"shm", "cooperative"}
+        assert "Operation not permitted" in names["cooperative"]
+        assert "not dumpable" in names["cooperative"]
+        for region in ("inbox", "shared"):
+            initiator.say(into=region)
+            assert (await initiator.hear())["error"] is None
+            owner.say(do="digest")
+            assert (await owner.hear())[region] == heard["digest"]
+
+
+@pytest.mark.asyncio
+@only_root
+@pytest.mark.parametrize("links", [["cma"], ["shm", "cma"]], ids="-".join)
+async def test_without_a_link_that_reaches_it_the_refusal_names_the_cause(links: list[str]) -> None:
+    """Only cma: connect fails and says why. With shm: what allocate() made is reached, the rest is refused."""
+    async with (
+        child("serve_as_nobody", links=links, dumpable=False) as owner,
+        child("put_as_nobody", address=(await owner.hear())["address"], links=links) as initiator,
+    ):
+        heard = await initiator.hear()
+        if links == ["cma"]:
+            assert heard["error"] == "UnsupportedError"
+            assert "not dumpable" in heard["text"]
+            return
+        assert "not dumpable" in dict(heard["route"])["shm"]
+        initiator.say(into="inbox")
+        assert (await initiator.hear())["error"] == "UnsupportedError"
+        initiator.say(into="shared")
+        assert (await initiator.hear())["error"] is None
+        owner.say(do="digest")
+        assert (await owner.hear())["shared"] == heard["digest"]
+
+
+@pytest.mark.asyncio
+@only_root
+async def test_a_peer_that_locks_itself_later_fails_the_put_and_gets_no_part_of_it() -> None:
+    """The copy that worked at the handshake is refused now: an error, never a success; shared memory goes on."""
+    async with (
+        child("serve_as_nobody", links=[], dumpable=True) as owner,
+        child("put_as_nobody", address=(await owner.hear())["address"], links=[]) as initiator,
+    ):
+        heard = await initiator.hear()
+        assert "cma" in dict(heard["route"])
+        owner.say(do="lock")
+        before = await owner.hear()
+        initiator.say(into="inbox")
+        failed = await initiator.hear()
+        assert failed["error"] == "TransferFailedError"
+        assert failed["busy"] is False
+        initiator.say(into="shared")
+        assert (await initiator.hear())["error"] is None
+        owner.say(do="digest")
+        after = await owner.hear()
+        assert after["inbox"] == before["inbox"]
+        assert after["shared"] == heard["digest"]
+
+
+@pytest.mark.asyncio
+@only_root
 async def test_another_user_is_refused() -> None:
     """An engine of another user gets an error that names both uids, and the target lives on."""
     async with Engine() as engine:

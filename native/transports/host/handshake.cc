@@ -62,9 +62,10 @@ Status Handshakes::send_introduction(int socket, FrameType type, Channel& channe
 }
 
 // The first allowed link that reaches the memory, for each of the two kinds of memory.
-Route Handshakes::choose_route(const Hello& hello, std::int64_t pid, bool same_process) const {
+Route Handshakes::choose_route(const Hello& hello, std::int64_t pid, bool same_process,
+                               std::string& cma_refusal) const {
   Route route;
-  std::string cma_refusal = "not among the allowed links";
+  cma_refusal = "not among the allowed links";
   bool cma_works = false;
   if (state_.config.links.has(LinkKind::cma)) {
     cma_refusal = cma_probe(pid, hello.probe_address, hello.probe_value);
@@ -127,11 +128,12 @@ Status Handshakes::build_parts(const Hello& hello, Frame& frame, int socket, std
   // The kernel says who it is; the identity only tells the engines of one process from those of its forked children.
   const bool same_process = hello.process == process_identity() && pid == getpid();
   parts.identity = PeerIdentity{hello.incarnation, hello.name, hello.address, pid, same_process};
-  parts.route = choose_route(hello, pid, same_process);
+  std::string cma_refusal;
+  parts.route = choose_route(hello, pid, same_process, cma_refusal);
   if (parts.route.links.empty()) {
     text = "links: the engine at " + state_.address + " allows '" + state_.config.links.text() +
            "', and none of them reaches " + (same_process ? "an engine in its own process" : "another process") +
-           "; allow shm, cma or cooperative in EngineOptions(links=...)";
+           " (cma: " + cma_refusal + "); allow shm, cma or cooperative in EngineOptions(links=...)";
     return Status::no_link;
   }
   return Status::ok;

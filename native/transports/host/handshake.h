@@ -113,7 +113,8 @@ class Handshakes {
   Status send_introduction(int socket, FrameType type, Channel& channel, std::uint32_t place);
   Status build_parts(const Hello& hello, Frame& frame, int socket, std::int64_t pid, Introduced& made,
                      std::string& text);
-  [[nodiscard]] Route choose_route(const Hello& hello, std::int64_t pid, bool same_process) const;
+  [[nodiscard]] Route choose_route(const Hello& hello, std::int64_t pid, bool same_process,
+                                   std::string& cma_refusal) const;
 
   HostState& state_;
   Introductions& owner_;

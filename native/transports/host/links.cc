@@ -1,6 +1,8 @@
 #include "transports/host/links.h"
 
 #include <sys/prctl.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -29,6 +31,12 @@ ssize_t call(std::int64_t pid, Direction direction, std::span<iovec> local, std:
   return direction == Direction::put
              ? process_vm_writev(target, local.data(), local.size(), remote.data(), remote.size(), 0)
              : process_vm_readv(target, local.data(), local.size(), remote.data(), remote.size(), 0);
+}
+
+std::string refusal(const char* name, std::int64_t pid) {
+  const int error = errno;
+  const std::string obstacle = error == EPERM ? cma_obstacle(pid) : std::string();
+  return std::string(name) + ": " + std::strerror(error) + (obstacle.empty() ? "" : " (" + obstacle + ")");
 }
 
 }  // namespace
@@ -89,7 +97,7 @@ Status cma_copy(std::int64_t pid, Direction direction, std::span<iovec> local, s
   return local.empty() && remote.empty() ? Status::ok : Status::internal;
 }
 
-std::string cma_probe(std::int64_t pid, std::uint64_t address, const Incarnation& expected) noexcept {
+std::string cma_probe(std::int64_t pid, std::uint64_t address, const Incarnation& expected) {
   if (pid <= 0) {
     return "the peer's process is not visible here (another pid namespace)";
   }
@@ -97,7 +105,7 @@ std::string cma_probe(std::int64_t pid, std::uint64_t address, const Incarnation
   iovec local{seen.data(), seen.size()};
   iovec remote{reinterpret_cast<void*>(static_cast<std::uintptr_t>(address)), seen.size()};
   if (call(pid, Direction::get, {&local, 1}, {&remote, 1}) != static_cast<ssize_t>(seen.size())) {
-    return std::string("process_vm_readv: ") + std::strerror(errno);
+    return refusal("process_vm_readv", pid);
   }
   if (seen != expected) {
     return "process_vm_readv read other bytes than the peer announced (another process has its pid here)";
@@ -106,7 +114,27 @@ std::string cma_probe(std::int64_t pid, std::uint64_t address, const Incarnation
   local = {&word, sizeof(word)};
   remote = {reinterpret_cast<void*>(static_cast<std::uintptr_t>(address) + seen.size()), sizeof(word)};
   if (call(pid, Direction::put, {&local, 1}, {&remote, 1}) != static_cast<ssize_t>(sizeof(word))) {
-    return std::string("process_vm_writev: ") + std::strerror(errno);
+    return refusal("process_vm_writev", pid);
+  }
+  return {};
+}
+
+std::string cma_obstacle(std::int64_t pid, const std::string& proc) {
+  struct stat info {};
+  // Only what may be dumped belongs to its user there.
+  if (stat((proc + "/" + std::to_string(pid) + "/status").c_str(), &info) == 0 && info.st_uid != geteuid()) {
+    return "the peer's process is not dumpable: see PR_SET_DUMPABLE, or it has changed its user";
+  }
+  int scope = 0;
+  if (std::ifstream(proc + "/sys/kernel/yama/ptrace_scope") >> scope && scope > 0) {
+    return "kernel.yama.ptrace_scope is " + std::to_string(scope) +
+           (scope == 1 ? " and the peer does not let others in: see EngineOptions.allow_ptrace" : ": ask for 1 or 0");
+  }
+  std::ifstream status(proc + "/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("Seccomp:") && line.find_first_of("12") != std::string::npos) {
+      return "a seccomp filter is in force here, as containers have them";
+    }
   }
   return {};
 }

@@ -47,7 +47,10 @@ class LinkOrder {
                               std::uint64_t& moved) noexcept;
 
 // A real copy of 16 bytes in each direction. Empty: it works. Otherwise the reason it does not.
-[[nodiscard]] std::string cma_probe(std::int64_t pid, std::uint64_t address, const Incarnation& expected) noexcept;
+[[nodiscard]] std::string cma_probe(std::int64_t pid, std::uint64_t address, const Incarnation& expected);
+
+// What keeps us from reaching into that process of our user, as far as it shows in `proc`; empty: nothing shows.
+[[nodiscard]] std::string cma_obstacle(std::int64_t pid, const std::string& proc = "/proc");
 
 // Yama mode 1 lets only descendants attach: says that our peers, processes of this user, may.
 void allow_ptrace_if_yama_asks() noexcept;
