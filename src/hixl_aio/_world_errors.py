@@ -85,8 +85,8 @@ class TransferFailedError(TransferError):
     """The transport reported a failure, or what the operation waited for (`ready=`) failed."""
 
     _hint = (
-        "The destination's bytes are undefined; transfer them again if they are still wanted. If it fails again, "
-        "look at the memory of both ends: a file mapping cannot be copied where its file was cut off."
+        "The destination's bytes are undefined; transfer them again if they are still wanted. If it fails "
+        "again, look at the memory of both ends: a file mapping cannot be copied where its file was cut off."
     )
 
 

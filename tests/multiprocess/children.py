@@ -192,7 +192,7 @@ def refuse_system_calls(numbers: tuple[int, ...]) -> None:
 
 
 async def serve_as_nobody(links: list[str], dumpable: bool) -> None:
-    """`serve` without a privilege, and closed to process_vm if not dumpable; told to, it closes itself later."""
+    """A target without privileges, closed to process_vm if not dumpable; told to, it closes itself later."""
     become_nobody(dumpable=dumpable)
     async with Engine(options=options(links)) as engine:
         inbox = await engine.register(mmap.mmap(-1, NOBODYS_NBYTES), label="inbox", access=Access.READ_WRITE)
@@ -257,6 +257,7 @@ async def serve_file_without_room(address: str, nbytes: int) -> None:
     mount_small_tmpfs("/dev/shm", nbytes // 2)
     async with Engine() as engine:
         memory = SharedMemory(create=True, size=nbytes)  # says nothing of the missing room
+        assert memory.buf is not None
         region = await engine.register(memory.buf, label="inbox", access=Access.READ_WRITE)
         stream = await reader()
         say(address=engine.address)
@@ -292,12 +293,18 @@ async def register_file_behind_filter(address: str) -> None:
         await (await engine.register(bytearray(4096))).aclose()
 
 
+def address_space() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[0]) * mmap.PAGESIZE
+
+
 async def allocate_within(address: str, limit: str, value: int) -> None:
     """Allocate more than a resource limit allows, then little; say what came of both."""
     async with Engine() as engine:
-        await (await engine.allocate(1 << 20, access=Access.WRITE)).aclose()  # threads and arenas are there now
+        await (
+            await engine.allocate(1 << 20, access=Access.WRITE)
+        ).aclose()  # threads and arenas are there now
         if limit == "RLIMIT_AS":
-            value += int(Path("/proc/self/statm").read_text().split()[0]) * mmap.PAGESIZE
+            value += address_space()
         resource.setrlimit(getattr(resource, limit), (value, value))
         for access in (Access.LOCAL, Access.WRITE):
             try:

@@ -1,4 +1,4 @@
-"""Too little memory, a full file system, a limit: an error when memory is made or an operation fails, never a signal."""
+"""Too little memory, a full file system, a limit: an error of a call or of an operation, never a signal."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ needs_mount = pytest.mark.skipif(not may_mount(), reason="needs a mount namespac
 @pytest.mark.asyncio
 @needs_mount
 async def test_a_small_dev_shm_limits_nothing() -> None:
-    """Memory of allocate() is a memfd: /dev/shm may have one page, and 8 MiB are there and written by a peer."""
+    """allocate() makes memfds: /dev/shm may have one page, and 8 MiB are there and written by a peer."""
     async with Engine() as engine, child("serve_with_small_dev_shm", address="", nbytes=NBYTES) as owner:
         heard = await owner.hear()
         assert heard["free"] <= 1
@@ -48,7 +48,7 @@ async def test_a_small_dev_shm_limits_nothing() -> None:
 @needs_mount
 @pytest.mark.parametrize("links", [("cma",), ("cooperative",)], ids=lambda links: str(links[0]))
 async def test_a_file_that_has_no_room_fails_the_put_and_not_the_process(links: tuple[str, ...]) -> None:
-    """SharedMemory larger than its /dev/shm: the put that reaches the missing part fails, the owner goes on."""
+    """SharedMemory larger than its /dev/shm: what reaches the missing part fails, the owner goes on."""
     async with (
         Engine(options=EngineOptions(links=links)) as engine,
         child("serve_file_without_room", address="", nbytes=NBYTES) as owner,
@@ -68,7 +68,7 @@ async def test_a_file_that_has_no_room_fails_the_put_and_not_the_process(links: 
 @pytest.mark.asyncio
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the filter names x86-64 system calls")
 async def test_a_mapped_file_is_refused_where_it_could_not_be_copied_safely() -> None:
-    """Behind a filter that forbids process_vm even on oneself: the error names file, cause and the ways out."""
+    """Behind a filter that forbids process_vm even on oneself: the error names file, cause and ways out."""
     async with child("register_file_behind_filter", address="") as process:
         heard = await process.hear()
     assert heard["error"] == "UnsupportedError"
@@ -86,7 +86,7 @@ async def test_a_mapped_file_is_refused_where_it_could_not_be_copied_safely() ->
     ],
 )
 async def test_a_limit_is_an_error_of_allocate(limit: str, value: int, refused: set[str]) -> None:
-    """What a limit forbids raises with the numbers; what it does not is there to the last page; little still works."""
+    """What it forbids raises with the numbers; what not is there to the last page; little still works."""
     async with child("allocate_within", address="", limit=limit, value=value) as process:
         heard = [await process.hear() for _ in range(2)]
         assert (await process.hear())["done"]

@@ -35,7 +35,7 @@ only_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become a
 @pytest.mark.asyncio
 @only_root
 async def test_a_peer_that_is_not_dumpable_is_reached_by_its_own_thread_and_by_shared_memory() -> None:
-    """Two processes without privileges: the route is cooperative, names the cause, and the bytes are exact."""
+    """Two processes without privileges: the route is cooperative and names the cause, the bytes are exact."""
     async with (
         child("serve_as_nobody", links=[], dumpable=False) as owner,
         child("put_as_nobody", address=(await owner.hear())["address"], links=[]) as initiator,
@@ -56,7 +56,7 @@ async def test_a_peer_that_is_not_dumpable_is_reached_by_its_own_thread_and_by_s
 @only_root
 @pytest.mark.parametrize("links", [["cma"], ["shm", "cma"]], ids="-".join)
 async def test_without_a_link_that_reaches_it_the_refusal_names_the_cause(links: list[str]) -> None:
-    """Only cma: connect fails and says why. With shm: what allocate() made is reached, the rest is refused."""
+    """Only cma: connect fails and says why. With shm: what allocate() made is reached, no more."""
     async with (
         child("serve_as_nobody", links=links, dumpable=False) as owner,
         child("put_as_nobody", address=(await owner.hear())["address"], links=links) as initiator,
@@ -78,7 +78,7 @@ async def test_without_a_link_that_reaches_it_the_refusal_names_the_cause(links:
 @pytest.mark.asyncio
 @only_root
 async def test_a_peer_that_locks_itself_later_fails_the_put_and_gets_no_part_of_it() -> None:
-    """The copy that worked at the handshake is refused now: an error, never a success; shared memory goes on."""
+    """What worked at the handshake is refused now: an error, never a success; shared memory goes on."""
     async with (
         child("serve_as_nobody", links=[], dumpable=True) as owner,
         child("put_as_nobody", address=(await owner.hear())["address"], links=[]) as initiator,
