@@ -568,7 +568,7 @@ TEST("one large operation is shared by all copy threads, not left to the one tha
     CHECK(after[i] - before[i] > 5'000'000);
   }
   for (std::size_t i = 0; i < kRuns; ++i) {
-    CHECK(same(to.data() + i * from.size(), from.data(), from.size()));
+    CHECK(test::same(to.data() + i * from.size(), from.data(), from.size()));
   }
 }
 

@@ -222,7 +222,8 @@ class Engine:
             InvalidArgumentError: no buffer, or an empty one.
             NotContiguousError: its bytes are not one run.
             AccessDeniedError: a read-only buffer with `Access.WRITE`.
-            UnsupportedError: memory of a kind that the backend does not move.
+            UnsupportedError: memory of a kind that the backend does not move, or a mapping of a file that
+                cannot be copied safely here.
         """
         return await self._runtime.regions.register(buffer, label, access)
 

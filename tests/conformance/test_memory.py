@@ -282,3 +282,21 @@ async def test_cancelled_making_of_regions_leaves_none(one: Engine) -> None:
             await anyio.sleep(0.001)
     for buffer in buffers:
         buffer.append(1)
+
+
+async def test_a_registration_that_fails_leaves_nothing_and_the_others_whole(one: Engine) -> None:
+    """The second of three: it raises, its buffer is free at once, and the first and the third transfer."""
+    peer = await one.connect(one.address)
+    first = await one.register(bytearray(b"first"), label="first", access=Access.READ_WRITE)
+    refused = bytearray(5)
+    with pytest.raises(InvalidArgumentError, match="first"):
+        await one.register(refused, label="first", access=Access.READ_WRITE)
+    refused.extend(b"it can be resized")
+    third = await one.register(bytearray(5), label="third", access=Access.READ_WRITE)
+    assert one.statistics().regions == 2
+    await peer.refresh()
+    await one.put(first, peer.region("third"))
+    assert bytes(third.view()) == b"first"
+    await first.aclose()
+    again = await one.register(refused, label="first", access=Access.READ)
+    assert again.nbytes == len(refused)
