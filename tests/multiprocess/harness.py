@@ -84,6 +84,8 @@ class Child:
             self.kill()
             await self._process.wait()
         report = await self._traceback()
+        assert self._process.stdout is not None
+        await self._process.stdout.read()  # to its end: else its pipe may outlive the loop
         if self._process.returncode != 0 and not self._killed:
             raise ChildFailed(report)
 

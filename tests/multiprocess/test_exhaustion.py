@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
-import os
 import platform
+import subprocess
+import sys
 
 import pytest
 
@@ -17,12 +17,9 @@ NBYTES = 8 << 20
 
 
 def may_mount() -> bool:
-    """In a child, because it cannot be taken back."""
-    pid = os.fork()
-    if pid == 0:
-        libc = ctypes.CDLL(None)
-        os._exit(0 if libc.unshare(0x00020000) == 0 else 1)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    """In a process of its own, because it cannot be taken back."""
+    program = "import ctypes, sys; sys.exit(ctypes.CDLL(None).unshare(0x00020000) != 0)"
+    return subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
 needs_mount = pytest.mark.skipif(not may_mount(), reason="needs a mount namespace of its own (root)")
