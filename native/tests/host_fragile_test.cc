@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <cstdlib>
 #include <random>
 #include <thread>
@@ -39,9 +40,9 @@ struct Map {
 struct File {
   UniqueFd fd;
   explicit File(std::size_t nbytes) {
-    char name[] = "/tmp/hixl-aio-fragile-XXXXXX";
-    fd.reset(mkostemp(name, O_CLOEXEC));
-    REQUIRE(fd.valid() && unlink(name) == 0);
+    std::string name = (std::filesystem::temp_directory_path() / "hixl-aio-fragile-XXXXXX").string();
+    fd.reset(mkostemp(name.data(), O_CLOEXEC));
+    REQUIRE(fd.valid() && unlink(name.c_str()) == 0);
     resize(nbytes);
   }
   void resize(std::size_t nbytes) const { REQUIRE(ftruncate(fd.get(), static_cast<off_t>(nbytes)) == 0); }

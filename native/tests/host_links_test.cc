@@ -15,8 +15,8 @@ namespace {
 struct FakeProc {
   std::filesystem::path root;
   FakeProc() {
-    char name[] = "/tmp/hixl-aio-proc-XXXXXX";
-    REQUIRE(mkdtemp(name) != nullptr);
+    std::string name = (std::filesystem::temp_directory_path() / "hixl-aio-proc-XXXXXX").string();
+    REQUIRE(mkdtemp(name.data()) != nullptr);
     root = name;
     write("42/status", "Name:\tpeer\n");
     write("self/status", "Name:\tus\nSeccomp:\t0\nSeccomp_filters:\t0\n");

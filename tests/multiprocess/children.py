@@ -293,18 +293,13 @@ async def register_file_behind_filter(address: str) -> None:
         await (await engine.register(bytearray(4096))).aclose()
 
 
-def address_space() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[0]) * mmap.PAGESIZE
-
-
 async def allocate_within(address: str, limit: str, value: int) -> None:
     """Allocate more than a resource limit allows, then little; say what came of both."""
     async with Engine() as engine:
         await (
             await engine.allocate(1 << 20, access=Access.WRITE)
         ).aclose()  # threads and arenas are there now
-        if limit == "RLIMIT_AS":
-            value += address_space()
+        value += used_of(limit)
         resource.setrlimit(getattr(resource, limit), (value, value))
         for access in (Access.LOCAL, Access.WRITE):
             try:
@@ -318,6 +313,44 @@ async def allocate_within(address: str, limit: str, value: int) -> None:
         async with await engine.allocate(4096, access=Access.WRITE) as small:
             small.view()[:] = b"\x02" * 4096
         say(done=True)
+
+
+def used_of(limit: str) -> int:
+    """What this process has of it already: below that, not even glibc survives."""
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    field = {"RLIMIT_AS": "VmSize", "RLIMIT_DATA": "VmData"}.get(limit)
+    return 0 if field is None else int(status[field].split()[0]) * 1024
+
+
+def join_group(group: str) -> None:
+    Path(group, "cgroup.procs").write_text(str(os.getpid()))
+
+
+async def allocate_within_group(address: str, group: str) -> None:
+    """Less and more than a memory control group has left, as memory of ours and as memory for peers."""
+    join_group(group)
+    async with Engine() as engine:
+        for nbytes in (64 << 20, 256 << 20):
+            for access in (Access.LOCAL, Access.WRITE):
+                try:
+                    region = await engine.allocate(nbytes, access=access)
+                except hixl_aio.ResourceExhaustedError as error:
+                    say(nbytes=nbytes, error=type(error).__name__, text=str(error))
+                else:
+                    region.view()[:: mmap.PAGESIZE] = b"\x01" * (region.nbytes // mmap.PAGESIZE)
+                    await region.aclose()
+                    say(nbytes=nbytes, error=None)
+
+
+async def serve_in_group(address: str, group: str, nbytes: int) -> None:
+    """Own an inbox within a memory control group, then use memory until the kernel ends this process."""
+    join_group(group)
+    async with Engine() as engine, await engine.allocate(nbytes, label="inbox", access=Access.WRITE):
+        say(address=engine.address)
+        await hear(await reader())
+        eaten = []
+        while True:
+            eaten.append(bytearray(os.urandom(1 << 20)))
 
 
 async def connect_as_nobody(address: str) -> None:
@@ -359,6 +392,8 @@ FUNCTIONS: dict[str, Callable[..., Coroutine[Any, Any, None]]] = {
         serve_file_without_room,
         register_file_behind_filter,
         allocate_within,
+        allocate_within_group,
+        serve_in_group,
         connect_as_nobody,
         meet,
     )

@@ -69,6 +69,10 @@ class Child:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, number)
 
+    def expect_end(self) -> None:
+        """The kernel will kill it."""
+        self._killed = True
+
     async def _traceback(self) -> str:
         assert self._process.stderr is not None
         text = (await self._process.stderr.read()).decode(errors="replace")

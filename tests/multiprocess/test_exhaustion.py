@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import platform
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from hixl_aio import Engine, EngineOptions, TransferFailedError
+from hixl_aio import Engine, EngineOptions, PeerLostError, TransferFailedError
 
 from .harness import child
 
@@ -78,7 +82,7 @@ async def test_a_mapped_file_is_refused_where_it_could_not_be_copied_safely() ->
     ("limit", "value", "refused"),
     [
         ("RLIMIT_AS", 128 << 20, {"LOCAL", "WRITE"}),
-        ("RLIMIT_DATA", 1 << 20, {"LOCAL"}),
+        ("RLIMIT_DATA", 64 << 20, {"LOCAL"}),
         ("RLIMIT_FSIZE", 64 << 20, {"WRITE"}),
     ],
 )
@@ -90,3 +94,77 @@ async def test_a_limit_is_an_error_of_allocate(limit: str, value: int, refused: 
     assert {each["access"] for each in heard if each["error"] == "ResourceExhaustedError"} == refused
     for each in heard:
         assert each["error"] is None or str(256 << 20) in each["text"]
+
+
+MIB = 1 << 20
+LIMIT = 192 * MIB
+
+
+@pytest.fixture
+def memory_group() -> Iterator[Path]:
+    """A control group below our own, with a limit; who writes its number to `cgroup.procs` is in it."""
+    group = own_memory_group() / f"hixl-aio-{os.getpid()}"
+    try:
+        group.mkdir()
+    except OSError as error:
+        pytest.skip(f"cannot make a memory control group here: {error}")
+    try:
+        limit = group / "memory.max"
+        if not limit.exists():
+            limit = group / "memory.limit_in_bytes"
+        if not limit.exists():
+            pytest.skip("the memory controller is not given on to groups below ours")
+        limit.write_text(str(LIMIT))
+        swap = group / "memory.swap.max"
+        if swap.exists():
+            swap.write_text("0")
+        yield group
+    finally:
+        group.rmdir()
+
+
+def own_memory_group() -> Path:
+    """Of version 1 where the memory controller is there, else of version 2."""
+    found = Path("/nonexistent")
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if "memory" in controllers.split(","):
+            return Path("/sys/fs/cgroup/memory") / path.lstrip("/")
+        if not controllers:
+            found = Path("/sys/fs/cgroup") / path.lstrip("/")
+    return found
+
+
+@pytest.mark.asyncio
+async def test_a_control_group_limits_allocate_before_the_killer_comes(memory_group: Path) -> None:
+    """More than the group has left is an error with the number; what it has is there to the last page."""
+    async with child("allocate_within_group", address="", group=str(memory_group)) as process:
+        heard = {each["nbytes"]: each for each in [await process.hear() for _ in range(4)]}
+    assert {nbytes: each["error"] for nbytes, each in heard.items()} == {
+        64 * MIB: None,
+        256 * MIB: "ResourceExhaustedError",
+    }
+    assert str(256 * MIB) in heard[256 * MIB]["text"]
+
+
+@pytest.mark.asyncio
+async def test_a_peer_that_the_out_of_memory_killer_takes_is_lost_like_any_other(memory_group: Path) -> None:
+    """In the middle of puts to it: they fail, a waiter hears within a second, and our memory is free."""
+    nbytes = 16 * MIB
+    async with (
+        child("serve_in_group", address="", group=str(memory_group), nbytes=nbytes) as victim,
+        Engine() as engine,
+    ):
+        peer = await engine.connect((await victim.hear())["address"])
+        source = await engine.allocate(nbytes)
+        waiting = engine.wait_signal("never", peer=peer)
+        victim.expect_end()
+        victim.say(do="eat")
+        puts = [engine.put(source, peer.region("inbox")) for _ in range(100)]
+        with pytest.raises(PeerLostError):
+            await waiting
+        heard = time.monotonic()
+        for put in puts:
+            await put.settled()
+        assert time.monotonic() - heard < 1.0
+        assert not source.busy

@@ -8,8 +8,9 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <fstream>
 #include <utility>
+
+#include "transports/host/memory_limit.h"
 
 namespace hixl_aio::host {
 namespace {
@@ -22,34 +23,6 @@ constexpr std::uint64_t kReserveStep = 64U << 20U;
 
 constexpr std::uint64_t round_up(std::uint64_t value, std::uint64_t unit) noexcept {
   return (value + unit - 1) / unit * unit;
-}
-
-std::uint64_t read_number(const char* path) {
-  std::ifstream file(path);
-  std::uint64_t value = 0;
-  return (file >> value) ? value : UINT64_MAX;
-}
-
-// What may still be reserved without inviting the out-of-memory killer, which answers fallocate with a dead process
-// instead of an error.
-std::uint64_t available_nbytes() {
-  std::uint64_t available = UINT64_MAX;
-  std::ifstream meminfo("/proc/meminfo");
-  std::string key;
-  std::uint64_t kib = 0;
-  while (meminfo >> key >> kib) {
-    if (key == "MemAvailable:") {
-      available = kib * 1024;
-      break;
-    }
-    meminfo.ignore(64, '\n');
-  }
-  const std::uint64_t limit = read_number("/sys/fs/cgroup/memory.max");  // "max" reads as no number: no limit
-  const std::uint64_t used = read_number("/sys/fs/cgroup/memory.current");
-  if (limit != UINT64_MAX && used != UINT64_MAX) {
-    available = std::min(available, limit > used ? limit - used : 0);
-  }
-  return available;
 }
 
 std::string shortage(std::uint64_t nbytes, std::uint64_t available) {
