@@ -1,40 +1,21 @@
-"""What the second process of a test does. Run by `harness.child`; no test imports it."""
+"""What the second process of a test does: coroutine functions for `child_process`."""
 
 from __future__ import annotations
 
 import asyncio
 import ctypes
 import hashlib
-import json
 import mmap
 import os
 import resource
 import struct
-import sys
 import tempfile
-from collections.abc import Callable, Coroutine
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
-from typing import Any
 
 import hixl_aio
 from hixl_aio import Access, Engine, EngineOptions, MemoryRegion
-
-
-def say(**message: object) -> None:
-    print(json.dumps(message), flush=True)
-
-
-async def reader() -> asyncio.StreamReader:
-    stream = asyncio.StreamReader()
-    loop = asyncio.get_running_loop()
-    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stream), sys.stdin)
-    return stream
-
-
-async def hear(stream: asyncio.StreamReader) -> dict[str, Any] | None:
-    line = await stream.readline()
-    return json.loads(line) if line else None
+from hixl_aio.testing import Parent
 
 
 def options(links: list[str]) -> EngineOptions:
@@ -51,41 +32,48 @@ def digest(region: MemoryRegion) -> str:
     return hashlib.blake2b(region.view()).hexdigest()
 
 
-async def serve(links: list[str], memory: str, nbytes: int, address: str = "127.0.0.1:0") -> None:
+async def serve(
+    parent: Parent, links: list[str], memory: str, nbytes: int, address: str = "127.0.0.1:0"
+) -> None:
     """A target with one region; answers commands until its input ends."""
     async with Engine(address, options=options(links)) as engine:
         region = await make_region(engine, memory, nbytes, "inbox", Access.READ_WRITE)
-        stream = await reader()
-        say(address=engine.address, pid=os.getpid())
-        while (command := await hear(stream)) is not None:
+        await parent.say({"address": engine.address, "pid": os.getpid()})
+        while (command := await parent.hear()) is not None:
             if command["do"] == "digest":
-                say(digest=digest(region))
+                await parent.say({"digest": digest(region)})
             elif command["do"] == "fill":
                 region.view()[:] = bytes([command["byte"]]) * nbytes
-                say(filled=True)
+                await parent.say({"filled": True})
             elif command["do"] == "signal":
                 signal = await engine.wait_signal(command["name"])
-                say(payload=signal.payload.decode(), error=signal.error is not None, digest=digest(region))
+                await parent.say(
+                    {
+                        "payload": signal.payload.decode(),
+                        "error": signal.error is not None,
+                        "digest": digest(region),
+                    }
+                )
             elif command["do"] == "stick":
-                stick(command["fd_path"])
-                say(unstuck=True)
+                await stick(parent, command["fd_path"])
+                await parent.say({"unstuck": True})
             elif command["do"] == "peers":
-                say(peers=sorted(engine.peers))
+                await parent.say({"peers": sorted(engine.peers)})
             elif command["do"] == "close":
                 await region.aclose()
-                say(closed=True)
+                await parent.say({"closed": True})
 
 
-def stick(path: str) -> None:
+async def stick(parent: Parent, path: str) -> None:
     """Block in a C call that keeps the GIL, until somebody opens and writes the fifo."""
     fd = os.open(path, os.O_RDWR)  # read-write: opening does not wait for the writer
     buffer = ctypes.create_string_buffer(1)
-    say(stuck=True)
+    await parent.say({"stuck": True})
     ctypes.PyDLL(None).read(fd, buffer, 1)  # PyDLL, not CDLL: the GIL is held
     os.close(fd)
 
 
-async def visit(address: str) -> None:
+async def visit(parent: Parent, address: str) -> None:
     """Connect, put with a bound signal, say good-bye, and end."""
     async with Engine() as engine:
         peer = await engine.connect(address)
@@ -94,26 +82,26 @@ async def visit(address: str) -> None:
         await engine.signal(peer, "bye")
 
 
-async def visit_nobody(address: str) -> None:
+async def visit_nobody(parent: Parent, address: str) -> None:
     """Connect, map all that is there, and wait to be killed."""
     async with Engine() as engine:
-        say(regions=(await engine.connect(address)).region("inbox").nbytes)
+        await parent.say({"regions": (await engine.connect(address)).region("inbox").nbytes})
         await asyncio.Event().wait()
 
 
-async def put_for_ever(address: str, links: list[str], nbytes: int) -> None:
+async def put_for_ever(parent: Parent, address: str, links: list[str], nbytes: int) -> None:
     """An initiator that writes into the peer's inbox until it is killed."""
     async with Engine(options=options(links)) as engine:
         source = await engine.allocate(nbytes)
         peer = await engine.connect(address)
         inbox = peer.region("inbox")
         await engine.put(source, inbox)
-        say(started=True)
+        await parent.say({"started": True})
         while True:
             await engine.put(source, inbox)
 
 
-async def storm(address: str, links: list[str], memory: str, nbytes: int) -> None:
+async def storm(parent: Parent, address: str, links: list[str], memory: str, nbytes: int) -> None:
     """Everything at once for ever, to be killed at any moment.
 
     Puts, gets and batches of all sizes, each put with a signal, and regions that come and go; the test does
@@ -124,7 +112,7 @@ async def storm(address: str, links: list[str], memory: str, nbytes: int) -> Non
         source = await make_region(engine, memory, nbytes, "source", Access.LOCAL)
         peer = await engine.connect(address)
         inbox = peer.region("inbox")
-        say(started=True)
+        await parent.say({"started": True})
 
         async def move(size: int) -> None:
             while True:
@@ -142,16 +130,15 @@ async def storm(address: str, links: list[str], memory: str, nbytes: int) -> Non
         await asyncio.gather(move(1), move(100_000), move(nbytes), come_and_go())
 
 
-async def write_generations(address: str, links: list[str], nbytes: int) -> None:
+async def write_generations(parent: Parent, address: str, links: list[str], nbytes: int) -> None:
     """Write 0x57 into whatever is called "inbox" at the moment, until told to stop; count what came of it."""
     written = stale = absent = 0
     async with Engine(options=options(links)) as engine:
         source = await engine.allocate(nbytes)
         source.view()[:] = b"\x57" * nbytes
         peer = await engine.connect(address)
-        stream = await reader()
-        ended = asyncio.ensure_future(hear(stream))
-        say(started=True)
+        ended = asyncio.ensure_future(parent.hear())
+        await parent.say({"started": True})
         while not ended.done():
             try:
                 await engine.put(source, peer.region("inbox"))
@@ -161,17 +148,19 @@ async def write_generations(address: str, links: list[str], nbytes: int) -> None
             except hixl_aio.NotRegisteredError:
                 absent += 1
             await asyncio.sleep(0)
-        say(written=written, stale=stale, absent=absent)
+        await parent.say({"written": written, "stale": stale, "absent": absent})
 
 
-async def forbid_process_vm(address: str) -> None:
+async def forbid_process_vm(parent: Parent, address: str) -> None:
     """Connect from behind a seccomp filter that refuses process_vm_readv and process_vm_writev, and put."""
     refuse_system_calls((310, 311))
     async with Engine() as engine:
         source = await engine.register(bytearray(range(256)) * 4096)
         peer = await engine.connect(address)
         await engine.put(source, peer.region("inbox"))
-        say(route=[[link.name, link.reason] for link in peer.route], digest=digest(source))
+        await parent.say(
+            {"route": [[link.name, link.reason] for link in peer.route], "digest": digest(source)}
+        )
 
 
 def refuse_system_calls(numbers: tuple[int, ...]) -> None:
@@ -191,24 +180,23 @@ def refuse_system_calls(numbers: tuple[int, ...]) -> None:
         raise OSError(ctypes.get_errno(), "seccomp")
 
 
-async def serve_as_nobody(links: list[str], dumpable: bool) -> None:
+async def serve_as_nobody(parent: Parent, links: list[str], dumpable: bool) -> None:
     """A target without privileges, closed to process_vm if not dumpable; told to, it closes itself later."""
     become_nobody(dumpable=dumpable)
     async with Engine(options=options(links)) as engine:
         inbox = await engine.register(mmap.mmap(-1, NOBODYS_NBYTES), label="inbox", access=Access.READ_WRITE)
         shared = await engine.allocate(NOBODYS_NBYTES, label="shared", access=Access.READ_WRITE)
-        stream = await reader()
-        say(address=engine.address)
-        while (command := await hear(stream)) is not None:
+        await parent.say({"address": engine.address})
+        while (command := await parent.hear()) is not None:
             if command["do"] == "lock":
                 set_dumpable(False)
-            say(inbox=digest(inbox), shared=digest(shared))
+            await parent.say({"inbox": digest(inbox), "shared": digest(shared)})
 
 
 NOBODYS_NBYTES = 300 * 4096
 
 
-async def put_as_nobody(address: str, links: list[str]) -> None:
+async def put_as_nobody(parent: Parent, address: str, links: list[str]) -> None:
     """Connect without a privilege and put what is asked for; say how that went."""
     become_nobody(dumpable=True)
     async with Engine(options=options(links)) as engine:
@@ -216,16 +204,17 @@ async def put_as_nobody(address: str, links: list[str]) -> None:
         try:
             peer = await engine.connect(address)
         except hixl_aio.HixlAioError as error:
-            say(error=type(error).__name__, text=str(error))
+            await parent.say({"error": type(error).__name__, "text": str(error)})
             return
-        stream = await reader()
-        say(route=[[link.name, link.reason] for link in peer.route], digest=digest(source))
-        while (command := await hear(stream)) is not None:
+        await parent.say(
+            {"route": [[link.name, link.reason] for link in peer.route], "digest": digest(source)}
+        )
+        while (command := await parent.hear()) is not None:
             try:
                 await engine.put(source, peer.region(command["into"]))
-                say(error=None)
+                await parent.say({"error": None})
             except hixl_aio.HixlAioError as error:
-                say(error=type(error).__name__, text=str(error), busy=source.busy)
+                await parent.say({"error": type(error).__name__, "text": str(error), "busy": source.busy})
 
 
 def become_nobody(*, dumpable: bool) -> None:
@@ -241,28 +230,26 @@ def set_dumpable(dumpable: bool) -> None:
         raise OSError(ctypes.get_errno(), "prctl")
 
 
-async def serve_with_small_dev_shm(address: str, nbytes: int) -> None:
+async def serve_with_small_dev_shm(parent: Parent, address: str, nbytes: int) -> None:
     """In a mount namespace where /dev/shm has one page: allocate, and be written to."""
     mount_small_tmpfs("/dev/shm", 4096)
     async with Engine() as engine:
         region = await engine.allocate(nbytes, label="inbox", access=Access.READ_WRITE)
-        stream = await reader()
-        say(address=engine.address, free=os.statvfs("/dev/shm").f_bavail)
-        while await hear(stream) is not None:
-            say(digest=digest(region))
+        await parent.say({"address": engine.address, "free": os.statvfs("/dev/shm").f_bavail})
+        while await parent.hear() is not None:
+            await parent.say({"digest": digest(region)})
 
 
-async def serve_file_without_room(address: str, nbytes: int) -> None:
+async def serve_file_without_room(parent: Parent, address: str, nbytes: int) -> None:
     """Register a sparse file on a file system that has room for less, as SharedMemory makes it."""
     mount_small_tmpfs("/dev/shm", nbytes // 2)
     async with Engine() as engine:
         memory = SharedMemory(create=True, size=nbytes)  # says nothing of the missing room
         assert memory.buf is not None
         region = await engine.register(memory.buf, label="inbox", access=Access.READ_WRITE)
-        stream = await reader()
-        say(address=engine.address)
-        while await hear(stream) is not None:
-            say(head=bytes(region.view()[:4]).hex())
+        await parent.say({"address": engine.address})
+        while await parent.hear() is not None:
+            await parent.say({"head": bytes(region.view()[:4]).hex()})
         await region.aclose()
         memory.unlink()
         memory.close()
@@ -280,7 +267,7 @@ def mount_small_tmpfs(path: str, nbytes: int) -> None:
         raise OSError(ctypes.get_errno(), "mount")
 
 
-async def register_file_behind_filter(address: str) -> None:
+async def register_file_behind_filter(parent: Parent, address: str) -> None:
     """Register a mapped file where process_vm is refused, and memory of our own beside it."""
     refuse_system_calls((310, 311))
     async with Engine() as engine:
@@ -289,11 +276,11 @@ async def register_file_behind_filter(address: str) -> None:
             try:
                 await engine.register(mmap.mmap(file.fileno(), 4096))
             except hixl_aio.HixlAioError as error:
-                say(error=type(error).__name__, text=str(error))
+                await parent.say({"error": type(error).__name__, "text": str(error)})
         await (await engine.register(bytearray(4096))).aclose()
 
 
-async def allocate_within(address: str, limit: str, value: int) -> None:
+async def allocate_within(parent: Parent, address: str, limit: str, value: int) -> None:
     """Allocate more than a resource limit allows, then little; say what came of both."""
     async with Engine() as engine:
         await (
@@ -305,14 +292,14 @@ async def allocate_within(address: str, limit: str, value: int) -> None:
             try:
                 region = await engine.allocate(256 << 20, access=access)
             except hixl_aio.ResourceExhaustedError as error:
-                say(access=access.name, error=type(error).__name__, text=str(error))
+                await parent.say({"access": access.name, "error": type(error).__name__, "text": str(error)})
             else:
                 region.view()[:: mmap.PAGESIZE] = b"\x01" * (region.nbytes // mmap.PAGESIZE)
                 await region.aclose()
-                say(access=access.name, error=None)
+                await parent.say({"access": access.name, "error": None})
         async with await engine.allocate(4096, access=Access.WRITE) as small:
             small.view()[:] = b"\x02" * 4096
-        say(done=True)
+        await parent.say({"done": True})
 
 
 def used_of(limit: str) -> int:
@@ -326,7 +313,7 @@ def join_group(group: str) -> None:
     Path(group, "cgroup.procs").write_text(str(os.getpid()))
 
 
-async def allocate_within_group(address: str, group: str) -> None:
+async def allocate_within_group(parent: Parent, address: str, group: str) -> None:
     """Less and more than a memory control group has left, as memory of ours and as memory for peers."""
     join_group(group)
     async with Engine() as engine:
@@ -335,25 +322,25 @@ async def allocate_within_group(address: str, group: str) -> None:
                 try:
                     region = await engine.allocate(nbytes, access=access)
                 except hixl_aio.ResourceExhaustedError as error:
-                    say(nbytes=nbytes, error=type(error).__name__, text=str(error))
+                    await parent.say({"nbytes": nbytes, "error": type(error).__name__, "text": str(error)})
                 else:
                     region.view()[:: mmap.PAGESIZE] = b"\x01" * (region.nbytes // mmap.PAGESIZE)
                     await region.aclose()
-                    say(nbytes=nbytes, error=None)
+                    await parent.say({"nbytes": nbytes, "error": None})
 
 
-async def serve_in_group(address: str, group: str, nbytes: int) -> None:
+async def serve_in_group(parent: Parent, address: str, group: str, nbytes: int) -> None:
     """Own an inbox within a memory control group, then use memory until the kernel ends this process."""
     join_group(group)
     async with Engine() as engine, await engine.allocate(nbytes, label="inbox", access=Access.WRITE):
-        say(address=engine.address)
-        await hear(await reader())
+        await parent.say({"address": engine.address})
+        await parent.hear()
         eaten = []
         while True:
             eaten.append(bytearray(os.urandom(1 << 20)))
 
 
-async def connect_as_nobody(address: str) -> None:
+async def connect_as_nobody(parent: Parent, address: str) -> None:
     """Connect to an engine of another user."""
     os.setgid(65534)
     os.setuid(65534)
@@ -361,43 +348,15 @@ async def connect_as_nobody(address: str) -> None:
         try:
             await engine.connect(address)
         except hixl_aio.HixlAioError as error:
-            say(error=type(error).__name__, text=str(error))
+            await parent.say({"error": type(error).__name__, "text": str(error)})
         else:
-            say(error=None)
+            await parent.say({"error": None})
 
 
-async def meet(go: str) -> None:
+async def meet(parent: Parent, go: str) -> None:
     """Connect to an address that is told, at the moment it is told."""
     async with Engine(name=go) as engine:
-        stream = await reader()
-        say(address=engine.address)
-        while (command := await hear(stream)) is not None:
+        await parent.say({"address": engine.address})
+        while (command := await parent.hear()) is not None:
             peer = await engine.connect(command["address"])
-            say(peers=[p.address for p in engine.peers.values()], name=peer.name)
-
-
-FUNCTIONS: dict[str, Callable[..., Coroutine[Any, Any, None]]] = {
-    function.__name__: function
-    for function in (
-        serve,
-        visit,
-        visit_nobody,
-        put_for_ever,
-        storm,
-        write_generations,
-        forbid_process_vm,
-        serve_as_nobody,
-        put_as_nobody,
-        serve_with_small_dev_shm,
-        serve_file_without_room,
-        register_file_behind_filter,
-        allocate_within,
-        allocate_within_group,
-        serve_in_group,
-        connect_as_nobody,
-        meet,
-    )
-}
-
-if __name__ == "__main__":
-    asyncio.run(FUNCTIONS[sys.argv[1]](**json.loads(sys.argv[2])))
+            await parent.say({"peers": [p.address for p in engine.peers.values()], "name": peer.name})

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import subprocess
-import sys
+import os
 import time
 
 import pytest
 
 from hixl_aio import Access, Engine, EngineOptions, HixlAioError, PeerLostError
+from hixl_aio.testing import child_process
 
-from .harness import CHILDREN, child
+from . import children
 
 MIB = 1 << 20
 LINKS = [
@@ -29,8 +28,8 @@ async def test_a_killed_target_fails_its_operations_and_waiters(links: tuple[str
     nbytes = 64 * MIB
     options = EngineOptions(links=links)
     async with (
-        child("serve", links=list(links), memory=memory, nbytes=nbytes) as victim,
-        child("serve", links=list(links), memory=memory, nbytes=nbytes) as stable,
+        child_process(children.serve, links=list(links), memory=memory, nbytes=nbytes) as victim,
+        child_process(children.serve, links=list(links), memory=memory, nbytes=nbytes) as stable,
         Engine(options=options) as engine,
     ):
         victim_address, stable_address = (await victim.hear())["address"], (await stable.hear())["address"]
@@ -55,7 +54,7 @@ async def test_a_killed_target_fails_its_operations_and_waiters(links: tuple[str
             await engine.put(source, lost.region("inbox"))
 
         await steady
-        stable.say(do="signal", name="arrived")
+        await stable.say({"do": "signal", "name": "arrived"})
         assert not (await stable.hear())["error"]
         assert not source.busy
         assert list(engine.peers) == [stable_address]
@@ -71,7 +70,9 @@ async def test_a_killed_initiator_leaves_the_target_whole(links: tuple[str, ...]
             inbox = await engine.allocate(nbytes, label="inbox", access=Access.WRITE)
         else:
             inbox = await engine.register(bytearray(nbytes), label="inbox", access=Access.WRITE)
-        async with child("put_for_ever", address=engine.address, links=list(links), nbytes=nbytes) as writer:
+        async with child_process(
+            children.put_for_ever, address=engine.address, links=list(links), nbytes=nbytes
+        ) as writer:
             await engine.accept()
             assert (await writer.hear())["started"]
             writer.kill()
@@ -87,9 +88,8 @@ async def test_a_peer_that_comes_and_goes_in_one_turn_of_the_loop_is_heard() -> 
         inbox = await engine.allocate(4096, label="inbox", access=Access.WRITE)
         waiter = asyncio.ensure_future(engine.wait_signal("done"))
         await asyncio.sleep(0)
-        command = [sys.executable, "-W", "error", str(CHILDREN), "visit"]
-        arguments = json.dumps({"address": engine.address})
-        subprocess.run([*command, arguments], check=True, timeout=20)  # noqa: ASYNC221  (the loop is to be busy)
+        async with child_process(children.visit, address=engine.address) as visitor:
+            os.waitid(os.P_PID, visitor.pid, os.WEXITED | os.WNOWAIT)  # noqa: ASYNC222  (the loop is to be busy)
         async with asyncio.timeout(5):
             done = await waiter
             bye = await engine.wait_signal("bye")
@@ -104,7 +104,7 @@ async def test_a_peer_that_leaves_in_good_order_is_told_as_such(links: tuple[str
     """Puts that run while the peer closes end with PeerLostError: it left, and nothing of ours was wrong."""
     async with Engine(options=EngineOptions(links=links)) as engine:
         source = await engine.allocate(16 * MIB)
-        async with child("serve", links=list(links), memory=memory, nbytes=16 * MIB) as target:
+        async with child_process(children.serve, links=list(links), memory=memory, nbytes=16 * MIB) as target:
             peer = await engine.connect((await target.hear())["address"])
             inbox = peer.region("inbox")
             puts = [engine.put(source, inbox) for _ in range(400)]

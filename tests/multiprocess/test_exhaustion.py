@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from hixl_aio import Engine, EngineOptions, PeerLostError, TransferFailedError
+from hixl_aio.testing import ProcessFailedError, child_process
 
-from .harness import child
+from . import children
 
 NBYTES = 8 << 20
 
@@ -33,7 +34,10 @@ needs_mount = pytest.mark.skipif(not may_mount(), reason="needs a mount namespac
 @needs_mount
 async def test_a_small_dev_shm_limits_nothing() -> None:
     """allocate() makes memfds: /dev/shm may have one page, and 8 MiB are there and written by a peer."""
-    async with Engine() as engine, child("serve_with_small_dev_shm", address="", nbytes=NBYTES) as owner:
+    async with (
+        Engine() as engine,
+        child_process(children.serve_with_small_dev_shm, address="", nbytes=NBYTES) as owner,
+    ):
         heard = await owner.hear()
         assert heard["free"] <= 1
         peer = await engine.connect(heard["address"])
@@ -41,7 +45,7 @@ async def test_a_small_dev_shm_limits_nothing() -> None:
         source.view()[:] = b"\x5a" * NBYTES
         await engine.put(source, peer.region("inbox"))
         assert "shm" in {link.name for link in peer.route}
-        owner.say(do="digest")
+        await owner.say({"do": "digest"})
         assert (await owner.hear())["digest"] == hashlib.blake2b(source.view()).hexdigest()
 
 
@@ -52,7 +56,7 @@ async def test_a_file_that_has_no_room_fails_the_put_and_not_the_process(links: 
     """SharedMemory larger than its /dev/shm: what reaches the missing part fails, the owner goes on."""
     async with (
         Engine(options=EngineOptions(links=links)) as engine,
-        child("serve_file_without_room", address="", nbytes=NBYTES) as owner,
+        child_process(children.serve_file_without_room, address="", nbytes=NBYTES) as owner,
     ):
         peer = await engine.connect((await owner.hear())["address"])
         source = await engine.allocate(NBYTES)
@@ -61,7 +65,7 @@ async def test_a_file_that_has_no_room_fails_the_put_and_not_the_process(links: 
         await engine.put(source[:4096], inbox[:4096])
         with pytest.raises(TransferFailedError):
             await engine.put(source, inbox)
-        owner.say(do="look")
+        await owner.say({"do": "look"})
         assert (await owner.hear())["head"] == "5a5a5a5a"
         await engine.put(source[:64], inbox[:64])
 
@@ -70,7 +74,7 @@ async def test_a_file_that_has_no_room_fails_the_put_and_not_the_process(links: 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the filter names x86-64 system calls")
 async def test_a_mapped_file_is_refused_where_it_could_not_be_copied_safely() -> None:
     """Behind a filter that forbids process_vm even on oneself: the error names file, cause and ways out."""
-    async with child("register_file_behind_filter", address="") as process:
+    async with child_process(children.register_file_behind_filter, address="") as process:
         heard = await process.hear()
     assert heard["error"] == "UnsupportedError"
     for word in ("file", "process_vm_readv", "Operation not permitted", "allocate()", "seccomp"):
@@ -88,7 +92,7 @@ async def test_a_mapped_file_is_refused_where_it_could_not_be_copied_safely() ->
 )
 async def test_a_limit_is_an_error_of_allocate(limit: str, value: int, refused: set[str]) -> None:
     """What it forbids raises with the numbers; what not is there to the last page; little still works."""
-    async with child("allocate_within", address="", limit=limit, value=value) as process:
+    async with child_process(children.allocate_within, address="", limit=limit, value=value) as process:
         heard = [await process.hear() for _ in range(2)]
         assert (await process.hear())["done"]
     assert {each["access"] for each in heard if each["error"] == "ResourceExhaustedError"} == refused
@@ -138,7 +142,7 @@ def own_memory_group() -> Path:
 @pytest.mark.asyncio
 async def test_a_control_group_limits_allocate_before_the_killer_comes(memory_group: Path) -> None:
     """More than the group has left is an error with the number; what it has is there to the last page."""
-    async with child("allocate_within_group", address="", group=str(memory_group)) as process:
+    async with child_process(children.allocate_within_group, address="", group=str(memory_group)) as process:
         heard = {each["nbytes"]: each for each in [await process.hear() for _ in range(4)]}
     assert {nbytes: each["error"] for nbytes, each in heard.items()} == {
         64 * MIB: None,
@@ -152,14 +156,13 @@ async def test_a_peer_that_the_out_of_memory_killer_takes_is_lost_like_any_other
     """In the middle of puts to it: they fail, a waiter hears within a second, and our memory is free."""
     nbytes = 16 * MIB
     async with (
-        child("serve_in_group", address="", group=str(memory_group), nbytes=nbytes) as victim,
+        child_process(children.serve_in_group, address="", group=str(memory_group), nbytes=nbytes) as victim,
         Engine() as engine,
     ):
         peer = await engine.connect((await victim.hear())["address"])
         source = await engine.allocate(nbytes)
         waiting = engine.wait_signal("never", peer=peer)
-        victim.expect_end()
-        victim.say(do="eat")
+        await victim.say({"do": "eat"})
         puts = [engine.put(source, peer.region("inbox")) for _ in range(100)]
         with pytest.raises(PeerLostError):
             await waiting
@@ -168,3 +171,5 @@ async def test_a_peer_that_the_out_of_memory_killer_takes_is_lost_like_any_other
             await put.settled()
         assert time.monotonic() - heard < 1.0
         assert not source.busy
+        with pytest.raises(ProcessFailedError, match="killed by SIGKILL"):
+            await victim.result()

@@ -8,8 +8,9 @@ import mmap
 import pytest
 
 from hixl_aio import Access, Engine, EngineOptions
+from hixl_aio.testing import child_process
 
-from .harness import child
+from . import children
 
 ROUNDS = 150
 NBYTES = 1 << 20
@@ -31,7 +32,9 @@ async def test_no_byte_lands_after_a_region_was_closed(links: tuple[str, ...], m
     reached = 0
     async with (
         Engine(options=EngineOptions(links=links)) as engine,
-        child("write_generations", address=engine.address, links=list(links), nbytes=NBYTES) as writer,
+        child_process(
+            children.write_generations, address=engine.address, links=list(links), nbytes=NBYTES
+        ) as writer,
     ):
         await engine.accept()
         assert (await writer.hear())["started"]
@@ -52,7 +55,7 @@ async def test_no_byte_lands_after_a_region_was_closed(links: tuple[str, ...], m
             assert view == ours, f"round {round_number}: a byte landed in a closed region"
             if memory == "register":
                 view.release()
-        writer.say(stop=True)
+        await writer.say({"stop": True})
         counts = await writer.hear()
     assert reached >= ROUNDS // 2
     assert counts["written"] > 0

@@ -18,9 +18,11 @@ from hixl_aio import (
     PeerRestartedError,
     TransferTimeoutError,
 )
+from hixl_aio.testing import ChildProcess, child_process
 from tests.soak import rounds
 
-from .harness import Child, Steady, child
+from . import children
+from .steady import Steady
 
 pytestmark = pytest.mark.asyncio
 
@@ -45,7 +47,7 @@ class Victim:
     engine: Engine
     source: MemoryRegion
     peer: Peer
-    process: Child
+    process: ChildProcess
     stack: AsyncExitStack
     arguments: dict[str, object]
 
@@ -81,7 +83,7 @@ async def restarts(victim: Victim) -> None:
     """Killed, started again at its address, noticed, connected again, used."""
     victim.process.kill()
     await victim.stack.aclose()
-    again = await victim.stack.enter_async_context(child("serve", **victim.arguments))
+    again = await victim.stack.enter_async_context(child_process(children.serve, **victim.arguments))
     await again.hear()
     with pytest.raises((PeerRestartedError, PeerError)):
         await victim.engine.flush(victim.peer)
@@ -103,13 +105,16 @@ async def test_a_stable_pair_notices_nothing(
     arguments: dict[str, object] = {"links": [link], "memory": memory, "nbytes": 8 * MIB}
     calm: list[float] = []
     failing: list[float] = []
-    async with child("serve", **arguments) as stable, Engine(options=EngineOptions(links=(link,))) as engine:
+    async with (
+        child_process(children.serve, **arguments) as stable,
+        Engine(options=EngineOptions(links=(link,))) as engine,
+    ):
         kept = await engine.connect((await stable.hear())["address"])
         source = await engine.register(bytearray(8 * MIB))
         inbox = kept.region("inbox")[: 256 * KIB]
         for _ in range(ROUNDS):
             async with AsyncExitStack() as stack:
-                process = await stack.enter_async_context(child("serve", **arguments))
+                process = await stack.enter_async_context(child_process(children.serve, **arguments))
                 address = (await process.hear())["address"]
                 peer = await engine.connect(address)
                 victim = Victim(engine, source, peer, process, stack, {**arguments, "address": address})

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from hixl_aio import Access, Engine, EngineOptions
+from hixl_aio.testing import child_process
 
-from .harness import child
+from . import children
 
 MIB = 1 << 20
 LINKS = [
@@ -33,7 +34,7 @@ async def test_a_stuck_target_is_written_read_signalled_and_connected(
     fifo = tmp_path / "release"
     os.mkfifo(fifo)
     payload = os.urandom(1 * MIB) * 64
-    async with child("serve", links=list(links), memory=memory, nbytes=nbytes) as target:
+    async with child_process(children.serve, links=list(links), memory=memory, nbytes=nbytes) as target:
         address = (await target.hear())["address"]
         async with (
             Engine(options=EngineOptions(links=links)) as engine,
@@ -44,7 +45,7 @@ async def test_a_stuck_target_is_written_read_signalled_and_connected(
             peer = await engine.connect(address)
             assert [link.name for link in peer.route] == list(links)
 
-            target.say(do="stick", fd_path=str(fifo))
+            await target.say({"do": "stick", "fd_path": str(fifo)})
             assert (await target.hear())["stuck"]
 
             await engine.put(source, peer.region("inbox"), signal="landed", payload=b"whole")
@@ -58,14 +59,14 @@ async def test_a_stuck_target_is_written_read_signalled_and_connected(
             with fifo.open("wb", buffering=0) as release:
                 release.write(b"x")
             assert (await target.hear())["unstuck"]
-            target.say(do="signal", name="landed")
+            await target.say({"do": "signal", "name": "landed"})
             heard = await target.hear()
             assert heard == {
                 "payload": "whole",
                 "error": False,
                 "digest": hashlib.blake2b(payload).hexdigest(),
             }
-            target.say(do="signal", name="later")
+            await target.say({"do": "signal", "name": "later"})
             assert (await target.hear())["payload"] == "from somebody new"
 
 
@@ -99,7 +100,7 @@ async def test_inproc_moves_bytes_while_the_interpreter_is_stuck() -> None:
 @pytest.mark.asyncio
 async def test_small_puts_between_processes_cost_no_hop_and_no_wakeup() -> None:
     """1000 awaited 128-byte puts and gets over shm hand nothing to a native thread and wake nobody."""
-    async with child("serve", links=["shm"], memory="allocate", nbytes=4096) as target:
+    async with child_process(children.serve, links=["shm"], memory="allocate", nbytes=4096) as target:
         address = (await target.hear())["address"]
         async with Engine(options=EngineOptions(links=("shm",))) as engine:
             peer = await engine.connect(address)

@@ -9,8 +9,9 @@ import platform
 import pytest
 
 from hixl_aio import Access, Engine, EngineOptions
+from hixl_aio.testing import child_process
 
-from .harness import child
+from . import children
 
 
 @pytest.mark.asyncio
@@ -20,7 +21,7 @@ async def test_a_refused_process_vm_falls_back_to_the_cooperative_link() -> None
     target_bytes = bytearray(256 * 4096)
     async with Engine() as engine:
         region = await engine.register(target_bytes, label="inbox", access=Access.WRITE)
-        async with child("forbid_process_vm", address=engine.address) as initiator:
+        async with child_process(children.forbid_process_vm, address=engine.address) as initiator:
             heard = await initiator.hear()
         names = dict(heard["route"])
         assert "cma" not in names
@@ -37,8 +38,8 @@ only_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become a
 async def test_a_peer_that_is_not_dumpable_is_reached_by_its_own_thread_and_by_shared_memory() -> None:
     """Two processes without privileges: the route is cooperative and names the cause, the bytes are exact."""
     async with (
-        child("serve_as_nobody", links=[], dumpable=False) as owner,
-        child("put_as_nobody", address=(await owner.hear())["address"], links=[]) as initiator,
+        child_process(children.serve_as_nobody, links=[], dumpable=False) as owner,
+        child_process(children.put_as_nobody, address=(await owner.hear())["address"], links=[]) as initiator,
     ):
         heard = await initiator.hear()
         names = dict(heard["route"])
@@ -46,9 +47,9 @@ async def test_a_peer_that_is_not_dumpable_is_reached_by_its_own_thread_and_by_s
         assert "Operation not permitted" in names["cooperative"]
         assert "not dumpable" in names["cooperative"]
         for region in ("inbox", "shared"):
-            initiator.say(into=region)
+            await initiator.say({"into": region})
             assert (await initiator.hear())["error"] is None
-            owner.say(do="digest")
+            await owner.say({"do": "digest"})
             assert (await owner.hear())[region] == heard["digest"]
 
 
@@ -58,8 +59,10 @@ async def test_a_peer_that_is_not_dumpable_is_reached_by_its_own_thread_and_by_s
 async def test_without_a_link_that_reaches_it_the_refusal_names_the_cause(links: list[str]) -> None:
     """Only cma: connect fails and says why. With shm: what allocate() made is reached, no more."""
     async with (
-        child("serve_as_nobody", links=links, dumpable=False) as owner,
-        child("put_as_nobody", address=(await owner.hear())["address"], links=links) as initiator,
+        child_process(children.serve_as_nobody, links=links, dumpable=False) as owner,
+        child_process(
+            children.put_as_nobody, address=(await owner.hear())["address"], links=links
+        ) as initiator,
     ):
         heard = await initiator.hear()
         if links == ["cma"]:
@@ -67,11 +70,11 @@ async def test_without_a_link_that_reaches_it_the_refusal_names_the_cause(links:
             assert "not dumpable" in heard["text"]
             return
         assert "not dumpable" in dict(heard["route"])["shm"]
-        initiator.say(into="inbox")
+        await initiator.say({"into": "inbox"})
         assert (await initiator.hear())["error"] == "UnsupportedError"
-        initiator.say(into="shared")
+        await initiator.say({"into": "shared"})
         assert (await initiator.hear())["error"] is None
-        owner.say(do="digest")
+        await owner.say({"do": "digest"})
         assert (await owner.hear())["shared"] == heard["digest"]
 
 
@@ -80,20 +83,20 @@ async def test_without_a_link_that_reaches_it_the_refusal_names_the_cause(links:
 async def test_a_peer_that_locks_itself_later_fails_the_put_and_gets_no_part_of_it() -> None:
     """What worked at the handshake is refused now: an error, never a success; shared memory goes on."""
     async with (
-        child("serve_as_nobody", links=[], dumpable=True) as owner,
-        child("put_as_nobody", address=(await owner.hear())["address"], links=[]) as initiator,
+        child_process(children.serve_as_nobody, links=[], dumpable=True) as owner,
+        child_process(children.put_as_nobody, address=(await owner.hear())["address"], links=[]) as initiator,
     ):
         heard = await initiator.hear()
         assert "cma" in dict(heard["route"])
-        owner.say(do="lock")
+        await owner.say({"do": "lock"})
         before = await owner.hear()
-        initiator.say(into="inbox")
+        await initiator.say({"into": "inbox"})
         failed = await initiator.hear()
         assert failed["error"] == "TransferFailedError"
         assert failed["busy"] is False
-        initiator.say(into="shared")
+        await initiator.say({"into": "shared"})
         assert (await initiator.hear())["error"] is None
-        owner.say(do="digest")
+        await owner.say({"do": "digest"})
         after = await owner.hear()
         assert after["inbox"] == before["inbox"]
         assert after["shared"] == heard["digest"]
@@ -104,7 +107,7 @@ async def test_a_peer_that_locks_itself_later_fails_the_put_and_gets_no_part_of_
 async def test_another_user_is_refused() -> None:
     """An engine of another user gets an error that names both uids, and the target lives on."""
     async with Engine() as engine:
-        async with child("connect_as_nobody", address=engine.address) as stranger:
+        async with child_process(children.connect_as_nobody, address=engine.address) as stranger:
             heard = await stranger.hear()
         assert heard["error"] is not None
         assert "65534" in heard["text"]

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from hixl_aio import Access, Engine, EngineOptions, PeerLostError
+from hixl_aio.testing import child_process
 from tests.soak import rounds
 
-from .harness import child
+from . import children
 
 pytestmark = pytest.mark.asyncio
 
@@ -42,7 +43,9 @@ async def test_nothing_of_a_killed_writer_lands_after_the_region_has_closed(link
                 buffer = mmap.mmap(-1, NBYTES)
                 inbox = await engine.register(buffer, label="inbox", access=Access.WRITE)
                 view = memoryview(buffer)
-            async with child("put_for_ever", address=engine.address, links=[link], nbytes=NBYTES) as writer:
+            async with child_process(
+                children.put_for_ever, address=engine.address, links=[link], nbytes=NBYTES
+            ) as writer:
                 assert (await writer.hear())["started"]
                 await engine.accept()
                 view[:] = ours
@@ -63,7 +66,7 @@ async def test_gets_from_a_killed_peer_end_within_a_second_and_let_go(link: str,
     async with Engine(options=EngineOptions(links=(link,))) as engine:
         back = await engine.register(bytearray(NBYTES))
         for _ in range(rounds(2, 200)):
-            async with child("serve", links=[link], memory=memory, nbytes=NBYTES) as victim:
+            async with child_process(children.serve, links=[link], memory=memory, nbytes=NBYTES) as victim:
                 peer = await engine.connect((await victim.hear())["address"])
                 gets = [engine.get(peer.region("inbox"), back) for _ in range(400)]
                 await gets[0]
@@ -81,8 +84,8 @@ async def test_killed_owner_and_killed_attacher_leave_no_name_and_no_tracker() -
     """Shared memory has no name and no helper process: nothing is left in /dev/shm when both are dead."""
     before = set(os.listdir("/dev/shm"))
     async with (
-        child("serve", links=["shm"], memory="allocate", nbytes=NBYTES) as owner,
-        child("serve", links=["shm"], memory="allocate", nbytes=NBYTES) as stable,
+        child_process(children.serve, links=["shm"], memory="allocate", nbytes=NBYTES) as owner,
+        child_process(children.serve, links=["shm"], memory="allocate", nbytes=NBYTES) as stable,
         Engine() as engine,
     ):
         address = (await owner.hear())["address"]
@@ -94,7 +97,7 @@ async def test_killed_owner_and_killed_attacher_leave_no_name_and_no_tracker() -
         await engine.put(source, lost.region("inbox"))
         for process in (owner, stable):
             assert children_of(process.pid) == "", "shared memory needs no resource tracker"
-        async with child("visit_nobody", address=kept.address) as attacher:
+        async with child_process(children.visit_nobody, address=kept.address) as attacher:
             await attacher.hear()
             attacher.kill()
         owner.kill()

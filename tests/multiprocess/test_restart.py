@@ -12,6 +12,7 @@ from hixl_aio import (
     Engine,
     EngineOptions,
     MemoryRegion,
+    Peer,
     PeerLostError,
     PeerNotConnectedError,
     PeerRestartedError,
@@ -19,9 +20,11 @@ from hixl_aio import (
     RemoteRegion,
     StaleRegionError,
 )
+from hixl_aio.testing import child_process
 from tests.soak import rounds
 
-from .harness import Steady, child
+from . import children
+from .steady import Steady
 
 pytestmark = pytest.mark.asyncio
 
@@ -33,11 +36,12 @@ LINKS = [
 ]
 
 
-async def lost(engine: Engine, address: str) -> None:
+async def lost(engine: Engine, peer: Peer) -> None:
     """The death has been noticed."""
     async with asyncio.timeout(2):
-        while address in engine.peers:  # noqa: ASYNC110  (nobody is told but those who wait)
-            await asyncio.sleep(0.001)
+        with pytest.raises(PeerLostError):
+            await engine.wait_signal("never", peer=peer)
+    assert peer.address not in engine.peers
 
 
 @pytest.mark.parametrize("name", ["tcp", "unix"])
@@ -49,22 +53,22 @@ async def test_the_first_use_after_a_restart_says_so_and_one_connect_cures_it(
     arguments = {"links": [link], "memory": memory, "nbytes": NBYTES}
     own_address = f"unix:hixl-restart-{os.getpid()}" if name == "unix" else "127.0.0.1:0"
     async with (
-        child("serve", **arguments) as stable,
+        child_process(children.serve, **arguments) as stable,
         Engine(options=EngineOptions(links=(link,))) as engine,
     ):
         source = await engine.register(bytearray(os.urandom(NBYTES)))
         kept = await engine.connect((await stable.hear())["address"])
         async with Steady(lambda: engine.put(source, kept.region("inbox")).wait()) as steady:
-            async with child("serve", address=own_address, **arguments) as first:
+            async with child_process(children.serve, address=own_address, **arguments) as first:
                 address = (await first.hear())["address"]
                 old = await engine.connect(address)
                 inbox = old.region("inbox")
                 await engine.put(source, inbox)
                 first.kill()
-            await lost(engine, address)
+            await lost(engine, old)
             with pytest.raises(PeerLostError):
                 await engine.put(source, inbox)
-            async with child("serve", address=address, **arguments) as second:
+            async with child_process(children.serve, address=address, **arguments) as second:
                 await second.hear()
                 uses: list[Callable[[], Awaitable[object]]] = [
                     lambda: engine.put(source, inbox).wait(),
@@ -78,13 +82,13 @@ async def test_the_first_use_after_a_restart_says_so_and_one_connect_cures_it(
                     for use in uses:
                         with pytest.raises(PeerRestartedError, match=old.incarnation):
                             await use()
-                second.say(do="peers")
+                await second.say({"do": "peers"})
                 assert await second.hear() == {"peers": []}
                 again = await engine.connect(address)
                 assert again is not old
                 assert (old.state, again.state) == (PeerState.LOST, PeerState.CONNECTED)
                 await engine.put(source, again.region("inbox"), signal="cured")
-                second.say(do="signal", name="cured")
+                await second.say({"do": "signal", "name": "cured"})
                 assert not (await second.hear())["error"]
                 with pytest.raises(StaleRegionError):
                     engine.put(source, inbox)
@@ -101,8 +105,8 @@ async def test_restarts_in_a_row_are_each_told_and_cured() -> None:
         source = await engine.register(bytearray(NBYTES))
         inbox = None
         for _ in range(rounds(4, 200)):
-            async with child(
-                "serve", links=["shm"], memory="allocate", nbytes=NBYTES, address=address
+            async with child_process(
+                children.serve, links=["shm"], memory="allocate", nbytes=NBYTES, address=address
             ) as target:
                 address = (await target.hear())["address"]
                 if inbox is not None:
@@ -112,7 +116,7 @@ async def test_restarts_in_a_row_are_each_told_and_cured() -> None:
                 inbox = peer.region("inbox")
                 await engine.put(source, inbox)
                 target.kill()
-            await lost(engine, address)
+            await lost(engine, peer)
         assert engine.statistics().peers == engine.statistics().native["peers"] == 0
 
 
@@ -127,7 +131,7 @@ async def test_a_dead_peer_is_not_handed_out_again(link: str, memory: str) -> No
     async with Engine(options=EngineOptions(links=(link,))) as engine:
         source = await engine.register(bytearray(NBYTES))
         for _ in range(rounds(3, 100)):
-            async with child("serve", links=[link], memory=memory, nbytes=NBYTES) as serving:
+            async with child_process(children.serve, links=[link], memory=memory, nbytes=NBYTES) as serving:
                 address = (await serving.hear())["address"]
                 peer = await engine.connect(address)
                 inbox = peer.region("inbox")

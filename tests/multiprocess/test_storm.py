@@ -13,9 +13,11 @@ import random
 import pytest
 
 from hixl_aio import Access, Engine, EngineOptions, Peer, PeerError, PeerLostError
+from hixl_aio.testing import child_process
 from tests.soak import rounds
 
-from .harness import Steady, child
+from . import children
+from .steady import Steady
 
 pytestmark = pytest.mark.asyncio
 
@@ -56,7 +58,7 @@ async def kill_one(engine: Engine, link: str, memory: str, after: int) -> None:
         buffer = mmap.mmap(-1, NBYTES)
         inbox = await engine.register(buffer, label="inbox", access=Access.READ_WRITE)
         view = memoryview(buffer)
-    victim = child("storm", address=engine.address, links=[link], memory=memory, nbytes=NBYTES)
+    victim = child_process(children.storm, address=engine.address, links=[link], memory=memory, nbytes=NBYTES)
     async with victim as running:
         assert (await running.hear())["started"]
         peer = await engine.accept()
@@ -84,7 +86,7 @@ async def test_a_peer_killed_in_the_middle_of_everything_leaves_nobody_stuck(lin
     chance = random.Random(seed)
     options = EngineOptions(links=(link,))
     async with (
-        child("serve", links=[link], memory=memory, nbytes=NBYTES) as stable,
+        child_process(children.serve, links=[link], memory=memory, nbytes=NBYTES) as stable,
         Engine(options=options) as engine,
     ):
         kept = await engine.connect((await stable.hear())["address"])

@@ -15,9 +15,11 @@ import pytest
 
 from hixl_aio import Access, Engine, EngineOptions, LocalView, MemoryRegion, RemoteRegion, RemoteView
 from hixl_aio.errors import HixlAioError
+from hixl_aio.testing import child_process
 from tests.soak import rounds
 
-from .harness import Steady, child
+from . import children
+from .steady import Steady
 
 pytestmark = pytest.mark.asyncio
 
@@ -76,7 +78,7 @@ async def test_noise_and_silence_at_the_door_change_nothing(tmp_path: Path) -> N
     chance = random.Random(seed)
     bomb = pickle.dumps(Bomb(tmp_path / "exploded"))
     async with (
-        child("serve", links=["shm"], memory="allocate", nbytes=4096) as stable,
+        child_process(children.serve, links=["shm"], memory="allocate", nbytes=4096) as stable,
         Engine() as engine,
         Engine() as friend,
         contextlib.AsyncExitStack() as callers,

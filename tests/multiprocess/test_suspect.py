@@ -24,8 +24,9 @@ from hixl_aio import (
     PeerState,
     TransferTimeoutError,
 )
+from hixl_aio.testing import ChildProcess, child_process
 
-from .harness import Child, child
+from . import children
 
 pytestmark = pytest.mark.asyncio
 
@@ -40,7 +41,7 @@ class Scene:
     """An engine, a target that will be stopped, and one that will not."""
 
     engine: Engine
-    target: Child
+    target: ChildProcess
     peer: Peer
     other: Peer
     source: MemoryRegion
@@ -50,8 +51,8 @@ class Scene:
 @asynccontextmanager
 async def opened(link: str, memory: str, patience: float = 5.0) -> AsyncIterator[Scene]:
     async with (
-        child("serve", links=[link], memory=memory, nbytes=NBYTES) as target,
-        child("serve", links=[link], memory=memory, nbytes=NBYTES) as stable,
+        child_process(children.serve, links=[link], memory=memory, nbytes=NBYTES) as target,
+        child_process(children.serve, links=[link], memory=memory, nbytes=NBYTES) as stable,
         Engine(options=EngineOptions(links=(link,), cancel_grace=patience, drain_timeout=patience)) as engine,
     ):
         peer = await engine.connect((await target.hear())["address"])
@@ -95,7 +96,7 @@ async def test_a_stopped_target_still_receives_bytes(link: str, memory: str) -> 
         assert s.back.view() == s.source.view()
         assert look(s.peer) is PeerState.SUSPECT
         s.target.go_on()
-        s.target.say(do="signal", name="landed")
+        await s.target.say({"do": "signal", "name": "landed"})
         heard = await s.target.hear()
         assert (heard["payload"], heard["error"]) == ("asleep", False)
 
@@ -163,7 +164,10 @@ async def test_leaving_a_stopped_peer_takes_its_patience_and_no_longer() -> None
 
 async def test_an_engine_that_is_stopped_does_not_answer_a_connect() -> None:
     """The error names the suspicion."""
-    async with child("serve", links=["shm"], memory="allocate", nbytes=4096) as target, Engine() as engine:
+    async with (
+        child_process(children.serve, links=["shm"], memory="allocate", nbytes=4096) as target,
+        Engine() as engine,
+    ):
         address = (await target.hear())["address"]
         target.stop()
         with pytest.raises(ConnectTimeoutError, match="is the process stopped"):
