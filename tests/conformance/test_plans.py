@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable
 
 import pytest
@@ -98,9 +99,12 @@ async def test_a_transport_that_is_full_for_long_does_not_keep_the_loop_busy(lin
     async with faulty(link, near=plan) as pair:
         _, remote = await pair.target(8)
         refusing = plan.refuse(Status.QUEUE_FULL, count=None)
+        started = time.monotonic()
         with pytest.raises(TransferTimeoutError):
             await pair.near.put(await pair.source(8), remote, timeout=0.2)
-        assert 1 < refusing.hits <= 220  # one a millisecond
+        milliseconds = (time.monotonic() - started) * 1000
+        # About one a millisecond, and a few more when something else wakes the loop; not thousands.
+        assert 1 < refusing.hits <= 2 * milliseconds
 
 
 async def test_parts_of_a_batch_that_was_held_and_stopped(link: str) -> None:
