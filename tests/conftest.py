@@ -74,6 +74,7 @@ _BEFORE = pytest.StashKey[Resources]()
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
     """Remember what was there before any fixture."""
+    gc.freeze()  # above all the reports of earlier tests, which grow and make every look for garbage slower
     item.stash[_BEFORE] = Resources.now()
     return (yield)
 

@@ -113,7 +113,7 @@ async def test_closing_without_patience_stops_what_is_under_way(pair: Pair, task
 @pytest.mark.parametrize("what", ["region", "engine"])
 async def test_nothing_is_written_after_the_target_has_closed(pair: Pair, what: str) -> None:
     """When closing returns, no peer writes into the memory any more: a pattern put there survives."""
-    size = 64 << 20
+    size = 16 << 20
     buffer = mmap.mmap(-1, size)
     region, remote = await pair.target(size)
     if pair.link != "shm":
@@ -121,7 +121,7 @@ async def test_nothing_is_written_after_the_target_has_closed(pair: Pair, what: 
         await pair.peer.refresh()
         remote = pair.peer.region("mapped")
     source = await pair.source(size, 1)
-    operations = [pair.near.put(source, remote) for _ in range(20)]
+    operations = [pair.near.put(source, remote) for _ in range(80)]
     view = region.view() if pair.link == "shm" else memoryview(buffer)
     while not view[0]:
         await turns()
