@@ -10,7 +10,8 @@ import inspect
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
 
@@ -37,6 +38,24 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         )
     asyncio_only = definition.get_closest_marker("asyncio_only") is not None
     metafunc.parametrize("loop", tuple(ASYNCIO_LOOPS) if asyncio_only else LOOPS, indirect=True)
+
+
+# What an interpreter can do wrong shows on its loops, and a loop sees two kinds of links: those that are done
+# within the call, and those that wake it. Which link it is matters to native code, the same for all of them.
+_LOOP_FOR_EVERY_LINK: Final = "eager" if "eager" in LOOPS else "asyncio"
+_LINKS_FOR_EVERY_LOOP: Final = ("shm", "cma")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what one interpreter alone has to run, before anything is chosen by its marks."""
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents and isinstance(item, pytest.Function):
+            given = item.callspec.params
+            link = given.get("pair", given.get("link"))
+            if link not in (None, *_LINKS_FOR_EVERY_LOOP) and given["loop"] != _LOOP_FOR_EVERY_LINK:
+                item.add_marker(pytest.mark.one_interpreter)
 
 
 @pytest.hookimpl(tryfirst=True)
