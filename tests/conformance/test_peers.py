@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
 
 import anyio
 import anyio.lowlevel
@@ -113,11 +114,17 @@ async def test_a_cancelled_connect_leaves_no_peer(one: Engine, tasks: Tasks) -> 
                 await _until(lambda: not other.peers)
 
 
-async def _until(true: object) -> None:
-    assert callable(true)
+async def _until(true: Callable[[], bool]) -> None:
     with anyio.fail_after(5):
         while not true():  # noqa: ASYNC110  (the other side has no event of ours)
             await anyio.sleep(0.001)
+
+
+async def _lost(engine: Engine, peer: Peer) -> None:
+    """The engine has noticed that the peer is gone."""
+    with anyio.fail_after(5), pytest.raises(PeerLostError):
+        await engine.wait_signal("never", peer=peer)
+    assert peer.state is PeerState.LOST
 
 
 async def test_regions_are_found_by_label(pair: Pair) -> None:
@@ -153,7 +160,7 @@ async def test_closing_a_peer_ends_its_use(pair: Pair) -> None:
     await pair.peer.aclose()
     assert [operation.exception() for operation in operations] == [None] * 5
     assert pair.peer.state is PeerState.CLOSED
-    await _until(lambda: pair.back.state is PeerState.LOST)
+    await _lost(pair.far, pair.back)
     for call in (lambda: pair.near.put(source, remote), lambda: pair.near.fence(pair.peer)):
         with pytest.raises(PeerNotConnectedError):
             call()
@@ -193,7 +200,7 @@ async def test_a_peer_that_goes_fails_its_operations_only(link: str) -> None:
         if old is not None:
             held = stable.near.put(source, old, ready=Promise().awaitable)
         await leaving.aclose()
-        await _until(lambda: peer.state is PeerState.LOST)
+        await _lost(stable.near, peer)
         if held is not None and old is not None:
             assert isinstance(held.exception(), PeerLostError)
             late = stable.near.put(source, old)
