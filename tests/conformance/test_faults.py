@@ -280,6 +280,14 @@ async def test_mistakes_in_a_plan() -> None:
     for call in wrong:
         with pytest.raises(InvalidArgumentError):
             call()
+    unknown: list[Callable[[], object]] = [
+        lambda: plan.lie(status=Status.LOST),  # type: ignore[call-arg]
+        lambda: plan.latch(count=2),  # type: ignore[call-arg]
+        lambda: plan.reorder(2, count=2),  # type: ignore[call-arg]
+    ]
+    for call in unknown:
+        with pytest.raises(TypeError, match="keyword argument"):
+            call()
     async with plan.engine():
         with pytest.raises(InvalidArgumentError, match="without an open engine"):
             plan.engine()

@@ -12,6 +12,7 @@ from hixl_aio.testing._parent import Parent
 from hixl_aio.testing._peer import PeerProcess, running_peer
 from hixl_aio.testing._process import ChildProcess, child_process
 from hixl_aio.testing._quiescence import Resources, check_quiescent, unsettled
+from hixl_aio.testing._rules import Which
 
 __all__ = (
     "ChildProcess",
@@ -25,6 +26,7 @@ __all__ = (
     "PeerProcess",
     "ProcessFailedError",
     "Resources",
+    "Which",
     "check_quiescent",
     "child_process",
     "connected_engines",

@@ -7,16 +7,15 @@ of the calls, so a test decides which operation is hit, and steps the rest: it h
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
 
 from hixl_aio._checks import check_seconds
 from hixl_aio._core.gate import Gate
 from hixl_aio._status import Status
-from hixl_aio.completion import OperationKind
 from hixl_aio.engine import Engine
 from hixl_aio.errors import ClosedError, InvalidArgumentError
 from hixl_aio.peer import Peer
-from hixl_aio.testing._rules import HoldPoint, make_rule
+from hixl_aio.testing._rules import HoldPoint, Which, WhichOne, make_rule
 
 if TYPE_CHECKING:
     from hixl_aio._native import NativeFaults
@@ -114,7 +113,7 @@ class FaultPlan:
 
     Rules are matched when an operation is called, oldest rule first; one operation is picked by one rule.
     `skip` lets so many pass first ("fail the third": skip=2), `count` is how many are picked then, None for
-    all. `kind`, `peer` and `min_nbytes` say which are considered; bare signals only with
+    all. `kind`, `peer` and `min_nbytes` say which are considered: see `Which`. Bare signals are only with
     `kind=OperationKind.SIGNAL`. An operation that moves no bytes does not pass the transport, so no rule
     sees it.
 
@@ -174,57 +173,26 @@ class FaultPlan:
 
     # ---- what happens to operations
 
-    def hold(
-        self,
-        *,
-        at: HoldPoint = "posted",
-        kind: OperationKind | None = None,
-        peer: Peer | None = None,
-        min_nbytes: int = 0,
-        skip: int = 0,
-        count: int | None = 1,
-        can_stop: bool = True,
-    ) -> Hold:
+    def hold(self, *, at: HoldPoint = "posted", can_stop: bool = True, **which: Unpack[Which]) -> Hold:
         """Keep operations at one point of their way until they are released.
 
         Asked to stop at "posted" or "half" they end as stopped; later there is nothing left to stop.
 
         Args:
             at: where.
-            kind: of which operations; None: of all but bare signals.
-            peer: with whom; None: with anybody.
-            min_nbytes: which move at least so many bytes.
-            skip: let so many pass first.
-            count: pick so many; None: all.
             can_stop: False: they do not end when they are asked to.
+            which: of which operations, see `Which`.
         """
-        hold = Hold(self, make_rule("hold", kind, peer, min_nbytes, skip, count, at=at, can_stop=can_stop))
+        hold = Hold(self, make_rule("hold", which, at=at, can_stop=can_stop))
         return self._add(hold)
 
-    def delay(
-        self,
-        seconds: float,
-        *,
-        kind: OperationKind | None = None,
-        peer: Peer | None = None,
-        min_nbytes: int = 0,
-        skip: int = 0,
-        count: int | None = 1,
-    ) -> Hold:
+    def delay(self, seconds: float, **which: Unpack[Which]) -> Hold:
         """Begin operations so many seconds after their call, by the plan's clock."""
         seconds = check_seconds("seconds", seconds)
-        return self._add(Hold(self, make_rule("delay", kind, peer, min_nbytes, skip, count, seconds=seconds)))
+        return self._add(Hold(self, make_rule("delay", which, seconds=seconds)))
 
     def fail(
-        self,
-        status: Status = Status.FAILED,
-        *,
-        quiescent: bool = True,
-        kind: OperationKind | None = None,
-        peer: Peer | None = None,
-        min_nbytes: int = 0,
-        skip: int = 0,
-        count: int | None = 1,
+        self, status: Status = Status.FAILED, *, quiescent: bool = True, **which: Unpack[Which]
     ) -> Fault:
         """Report operations as failed; nothing of them moves, their signals go out in the negative form.
 
@@ -232,94 +200,44 @@ class FaultPlan:
             status: as what.
             quiescent: the record says that the transport has let go of the memory.
         """
-        rule = make_rule("fail", kind, peer, min_nbytes, skip, count, status=status, quiescent=quiescent)
+        rule = make_rule("fail", which, status=status, quiescent=quiescent)
         return self._add(Fault(self, rule))
 
-    def lie(
-        self,
-        *,
-        kind: OperationKind | None = None,
-        peer: Peer | None = None,
-        min_nbytes: int = 0,
-        skip: int = 0,
-        count: int | None = 1,
-    ) -> Hold:
+    def lie(self, **which: Unpack[Which]) -> Hold:
         """Report operations as failed, while their bytes are still to come: they land when released.
 
         This is what a network card may do after a timeout. The memory is quarantined; after the link has been
         torn down nothing lands any more.
         """
-        return self._add(Hold(self, make_rule("lie", kind, peer, min_nbytes, skip, count)))
+        return self._add(Hold(self, make_rule("lie", which)))
 
-    def lose(
-        self,
-        *,
-        kind: OperationKind | None = None,
-        peer: Peer | None = None,
-        min_nbytes: int = 0,
-        skip: int = 0,
-        count: int | None = 1,
-    ) -> Hold:
+    def lose(self, **which: Unpack[Which]) -> Hold:
         """Let the bytes land and keep the completion: until released, or until the link is torn down."""
-        return self._add(Hold(self, make_rule("lose", kind, peer, min_nbytes, skip, count)))
+        return self._add(Hold(self, make_rule("lose", which)))
 
-    def duplicate(
-        self,
-        *,
-        kind: OperationKind | None = None,
-        peer: Peer | None = None,
-        min_nbytes: int = 0,
-        skip: int = 0,
-        count: int | None = 1,
-    ) -> Fault:
+    def duplicate(self, **which: Unpack[Which]) -> Fault:
         """Report completions twice."""
-        return self._add(Fault(self, make_rule("duplicate", kind, peer, min_nbytes, skip, count)))
+        return self._add(Fault(self, make_rule("duplicate", which)))
 
-    def reorder(
-        self,
-        window: int,
-        *,
-        kind: OperationKind | None = None,
-        peer: Peer | None = None,
-        min_nbytes: int = 0,
-        skip: int = 0,
-    ) -> Hold:
+    def reorder(self, window: int, **which: Unpack[WhichOne]) -> Hold:
         """Collect `window` operations, then carry them out in reverse."""
         if not isinstance(window, int) or not 2 <= window <= 1 << 16:
             raise InvalidArgumentError(argument="window", value=window, expected="an integer from 2 to 65536")
-        return self._add(
-            Hold(self, make_rule("reorder", kind, peer, min_nbytes, skip, window, window=window))
-        )
+        return self._add(Hold(self, make_rule("reorder", Which(count=window, **which), window=window)))
 
-    def refuse(
-        self,
-        status: Status = Status.RESOURCE_EXHAUSTED,
-        *,
-        kind: OperationKind | None = None,
-        peer: Peer | None = None,
-        min_nbytes: int = 0,
-        skip: int = 0,
-        count: int | None = 1,
-    ) -> Fault:
+    def refuse(self, status: Status = Status.RESOURCE_EXHAUSTED, **which: Unpack[Which]) -> Fault:
         """Refuse operations when they are handed to the transport.
 
         Args:
             status: `RESOURCE_EXHAUSTED`: the call raises. `QUEUE_FULL`: no room just now; the operation waits
                 in line. `FAILED`, `PEER_LOST`: the Completion says so.
         """
-        return self._add(Fault(self, make_rule("refuse", kind, peer, min_nbytes, skip, count, status=status)))
+        return self._add(Fault(self, make_rule("refuse", which, status=status)))
 
-    def latch(
-        self,
-        *,
-        kind: OperationKind | None = None,
-        peer: Peer | None = None,
-        min_nbytes: int = 0,
-        skip: int = 0,
-    ) -> Fault:
+    def latch(self, **which: Unpack[WhichOne]) -> Fault:
         """Break a link for good: one operation fails, and every later one to the same peer, until the
         connection is made anew. Nobody knows whether the transport has let go of their memory."""
-        return self._add(Fault(self, make_rule("latch", kind, peer, min_nbytes, skip, 1)))
+        return self._add(Fault(self, make_rule("latch", Which(count=1, **which))))
 
     # ---- what happens to signals that arrive at this engine
 
@@ -334,13 +252,17 @@ class FaultPlan:
             skip: let so many pass first.
             count: pick so many; None: all.
         """
-        return self._add(Fault(self, make_rule("drop_signal", None, peer, 0, skip, count, signal=name)))
+        return self._add(
+            Fault(self, make_rule("drop_signal", Which(peer=peer, skip=skip, count=count), signal=name))
+        )
 
     def duplicate_signal(
         self, name: str = "", *, peer: Peer | None = None, skip: int = 0, count: int | None = 1
     ) -> Fault:
         """Give arriving signals twice."""
-        return self._add(Fault(self, make_rule("duplicate_signal", None, peer, 0, skip, count, signal=name)))
+        return self._add(
+            Fault(self, make_rule("duplicate_signal", Which(peer=peer, skip=skip, count=count), signal=name))
+        )
 
     # ---- the link as a whole
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, TypedDict
 
 from hixl_aio import _native
 from hixl_aio._status import Status
@@ -10,11 +10,38 @@ from hixl_aio.completion import OperationKind
 from hixl_aio.errors import InvalidArgumentError
 from hixl_aio.peer import Peer
 
-__all__ = ("HoldPoint", "make_rule")
+__all__ = ("HoldPoint", "Which", "WhichOne", "make_rule")
 
 HoldPoint: TypeAlias = Literal["posted", "half", "landed", "signalled"]
 """Where a held operation waits: with the transport, nothing has moved; half of its bytes have; all have, and
 its signal has not been sent; its signal has been sent, and its record has not come."""
+
+
+class WhichOne(TypedDict, total=False):
+    """Which operations a rule picks that picks a fixed number of them.
+
+    Attributes:
+        kind: of which kind; None, the default: all but bare signals.
+        peer: with whom; None, the default: with anybody.
+        min_nbytes: those that move at least so many bytes; 0 by default.
+        skip: let so many pass first; 0 by default.
+    """
+
+    kind: OperationKind | None
+    peer: Peer | None
+    min_nbytes: int
+    skip: int
+
+
+class Which(WhichOne, total=False):
+    """Which operations a rule picks, and how many.
+
+    Attributes:
+        count: pick so many, 1 by default; None: all.
+    """
+
+    count: int | None
+
 
 _EVERY: Final = 0xFFFFFFFF
 # What a transport can say of an operation, and what it can answer when it is given one.
@@ -48,11 +75,7 @@ _KINDS: Final = {
 
 def make_rule(
     action: str,
-    kind: OperationKind | None,
-    peer: Peer | None,
-    min_nbytes: int,
-    skip: int,
-    count: int | None,
+    which: Which,
     *,
     at: HoldPoint = "posted",
     signal: str = "",
@@ -71,23 +94,12 @@ def make_rule(
         raise InvalidArgumentError(
             argument="at", value=at, expected="one of " + ", ".join(_native.FAULT_POINTS)
         )
-    if kind is not None and kind not in _KINDS:
-        raise InvalidArgumentError(argument="kind", value=kind, expected="an OperationKind, or None")
-    if kind is OperationKind.SIGNAL and action != "refuse":
-        expected = "a transfer: a signal of its own is over within its call, and can only be refused"
-        raise InvalidArgumentError(argument="kind", value=kind, expected=expected)
-    if peer is not None and not isinstance(peer, Peer):
-        raise InvalidArgumentError(argument="peer", value=peer, expected="a Peer, or None")
+    kind, peer_id, min_nbytes, skip, count = _matching(action, **which)
     if not isinstance(signal, str):
         raise InvalidArgumentError(argument="name", value=signal, expected="a str")
     for name, flag in (("quiescent", quiescent), ("can_stop", can_stop)):
         if not isinstance(flag, bool):
             raise InvalidArgumentError(argument=name, value=flag, expected="True or False")
-    for name, value in (("min_nbytes", min_nbytes), ("skip", skip), ("count", count or 0)):
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < _EVERY:
-            raise InvalidArgumentError(
-                argument=name, value=value, expected=f"an integer from 0 to {_EVERY - 1}"
-            )
     possible = _REFUSALS if action == "refuse" else _FAILURES
     if not isinstance(status, Status) or status not in possible:
         names = ", ".join(one.name for one in possible)
@@ -95,15 +107,45 @@ def make_rule(
     return (
         _native.FAULT_ACTIONS[action],
         _native.FAULT_POINTS[at],
-        -1 if kind is None else _KINDS[kind],
-        0 if peer is None else peer._id,
+        kind,
+        peer_id,
         min_nbytes,
         signal,
         skip,
-        _EVERY if count is None else count,
+        count,
         int(status),
         quiescent,
         can_stop,
         seconds,
         window,
+    )
+
+
+def _matching(
+    action: str,
+    *,
+    kind: OperationKind | None = None,
+    peer: Peer | None = None,
+    min_nbytes: int = 0,
+    skip: int = 0,
+    count: int | None = 1,
+) -> tuple[int, int, int, int, int]:
+    """What `Which` says, checked, as numbers in the same order."""
+    if kind is not None and kind not in _KINDS:
+        raise InvalidArgumentError(argument="kind", value=kind, expected="an OperationKind, or None")
+    if kind is OperationKind.SIGNAL and action != "refuse":
+        expected = "a transfer: a signal of its own is over within its call, and can only be refused"
+        raise InvalidArgumentError(argument="kind", value=kind, expected=expected)
+    if peer is not None and not isinstance(peer, Peer):
+        raise InvalidArgumentError(argument="peer", value=peer, expected="a Peer, or None")
+    for name, value in (("min_nbytes", min_nbytes), ("skip", skip), ("count", count or 0)):
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < _EVERY:
+            expected = f"an integer from 0 to {_EVERY - 1}"
+            raise InvalidArgumentError(argument=name, value=value, expected=expected)
+    return (
+        -1 if kind is None else _KINDS[kind],
+        0 if peer is None else peer._id,
+        min_nbytes,
+        skip,
+        _EVERY if count is None else count,
     )
