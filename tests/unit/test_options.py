@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -140,3 +141,11 @@ def test_an_engine_checks_its_arguments_before_anything_is_opened(
     """Wrong arguments raise where they are written."""
     with pytest.raises(error):
         Engine(**arguments)
+
+
+def test_the_reference_lists_every_option() -> None:
+    """Each field of EngineOptions has its line, in the same order; no line is of a field that is gone."""
+    page = Path(__file__).parents[2] / "docs" / "reference" / "options.md"
+    table = page.read_text().split("|---|---|---|")[1].split("\n\n")[0]
+    listed = [line.split("`")[1] for line in table.splitlines() if line.startswith("| `")]
+    assert listed == [field.name for field in dataclasses.fields(EngineOptions)]
