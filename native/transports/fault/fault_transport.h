@@ -104,6 +104,14 @@ class FaultTransport final : public Decorator {
     SignalText signal;         // taken from the operation
     bool finishing = false;    // after the signal: the record
     bool released = false;
+
+    // Keeps the bound signal back, so that the inner transport does not send it.
+    void take_signal() {
+      if (op->signal.present) {
+        signal = op->signal;
+        op->signal.present = false;
+      }
+    }
   };
   // The bytes of an operation that was reported as failed.
   struct Ghost {
