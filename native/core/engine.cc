@@ -102,7 +102,7 @@ Status Engine::submit(Op& op, std::size_t* refused_run) noexcept {
     return status;
   }
   // The ring has a place for every slot, so this does not fail; if it ever did, the operation has not left us.
-  if (!progress_->submit(&op)) {
+  if (!transport_->post_now(op) && !progress_->submit(&op)) {
     transport_->release(op);
     slab_.release(op);
     return Status::queue_full;

@@ -56,6 +56,7 @@ void OpSlab::release(Op& op) noexcept {
   slot.stop_requested.store(false, std::memory_order_relaxed);
   slot.next_run = 0;
   slot.next_offset = 0;
+  slot.cut_nbytes = 0;
   slot.moved_nbytes = 0;
   slot.outstanding = 0;
   slot.status = Status::ok;

@@ -132,6 +132,8 @@ class Transport {
   virtual Status transfer_now(PeerId peer, const Run& run, const SignalText* signal, bool reserved) noexcept = 0;
   // Progress thread. Failures arrive through complete().
   virtual void post(Op& op) noexcept = 0;
+  // Loop thread: the same, for what needs neither the progress thread nor a wait; it spares one wake-up. False: not taken.
+  virtual bool post_now(Op& /*op*/) noexcept { return false; }
   // Progress thread: reap and advance; true if anything was done.
   virtual bool progress() noexcept = 0;
 

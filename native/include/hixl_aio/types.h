@@ -73,6 +73,7 @@ struct Op {
   // Working state of the transport that owns the posted operation.
   std::size_t next_run = 0;
   std::uint64_t next_offset = 0;
+  std::uint64_t cut_nbytes = 0;  // given out in chunks
   std::uint64_t moved_nbytes = 0;
   std::uint32_t outstanding = 0;  // chunks that are being copied now
   Status status = Status::ok;

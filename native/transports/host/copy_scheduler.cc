@@ -4,8 +4,15 @@
 #include <span>
 
 #include "transports/host/fragile_memory.h"
+#include "transports/host/streaming.h"
 
 namespace hixl_aio::host {
+namespace {
+
+// A shorter chunk costs more in the handing out than it evens out at the end.
+constexpr std::uint64_t kLeastShare = 128U << 10U;
+
+}  // namespace
 
 void CopyScheduler::Line::push(Op& op) noexcept {
   op.next = nullptr;
@@ -34,9 +41,20 @@ void CopyScheduler::enqueue(Op& op) noexcept {
   available_.notify_one();
 }
 
+// How much the next chunk takes: towards the end less, so that no thread is left with a whole chunk while the others
+// have nothing to do.
+std::uint64_t CopyScheduler::share_of(const Op& op) const noexcept {
+  if (sharers_ == 1 || op.nbytes <= chunk_nbytes_) {
+    return chunk_nbytes_;
+  }
+  const std::uint64_t left = op.nbytes - std::min(op.nbytes, op.cut_nbytes);
+  return std::min(chunk_nbytes_, std::max(left / (2 * sharers_), kLeastShare));
+}
+
 // Takes the next chunk of `op` and moves its cursor.
 void CopyScheduler::cut(Op& op, Chunk& chunk) const noexcept {
-  std::uint64_t left = chunk_nbytes_;
+  const std::uint64_t share = share_of(op);
+  std::uint64_t left = share;
   while (left > 0 && chunk.count < kMaxPieces && op.next_run < op.runs.size()) {
     const Run& run = op.runs[op.next_run];
     const std::uint64_t nbytes = std::min(left, run.nbytes - op.next_offset);
@@ -50,6 +68,7 @@ void CopyScheduler::cut(Op& op, Chunk& chunk) const noexcept {
       op.next_offset = 0;
     }
   }
+  op.cut_nbytes += share - left;
 }
 
 bool CopyScheduler::claim(Chunk& chunk, Op*& finished) noexcept {
@@ -100,17 +119,29 @@ void CopyScheduler::copy_mapped(Peer& peer, Op& op, std::span<Piece> pieces, std
     }
     return;
   }
-  for (Piece& piece : pieces) {
+  const bool put = first.direction == Direction::put;
+  const bool streamed = op.nbytes >= stream_nbytes_;
+  const auto source = [&](const Piece& piece) {
     const Run& run = op.runs[piece.run];
-    std::byte* local = run.local + piece.offset;
-    std::byte* remote = run.remote + piece.offset;
-    const bool copied = run.direction == Direction::put ? copy_bytes(remote, local, piece.nbytes)
-                                                        : copy_bytes(local, remote, piece.nbytes);
-    if (copied) {
-      moved += piece.nbytes;
-    } else {
-      piece.status = Status::failed;
+    return (put ? run.local : run.remote) + piece.offset;
+  };
+  for (Piece& piece : pieces) {
+    const std::byte* from = source(piece);
+    std::byte* to = (put ? op.runs[piece.run].remote : op.runs[piece.run].local) + piece.offset;
+    if (&piece != &pieces.back()) {
+      const Piece& next = (&piece)[1];
+      expect_bytes(source(next), next.nbytes);
     }
+    if (streamed && !FragileMemory::touches(from, piece.nbytes) && !FragileMemory::touches(to, piece.nbytes)) {
+      stream_bytes(to, from, piece.nbytes);
+    } else if (!copy_bytes(to, from, piece.nbytes)) {
+      piece.status = Status::failed;
+      continue;
+    }
+    moved += piece.nbytes;
+  }
+  if (streamed) {
+    stream_fence();  // before the pin goes, and before any signal (INV-2, INV-11)
   }
   peer.out().unpin(first.region);
 }
@@ -235,6 +266,7 @@ void CopyScheduler::work() noexcept {
 }
 
 Status CopyScheduler::start(std::uint32_t threads) {
+  sharers_ = std::max(threads, 1U);
   for (std::uint32_t i = 0; i < threads; ++i) {
     threads_.push_back(std::make_unique<NativeThread>());
     const Status status = threads_.back()->start(

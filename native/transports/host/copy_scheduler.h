@@ -4,6 +4,8 @@
 // back to the end of its line after each chunk. So a small operation waits for the chunk in hand and at most one more,
 // however much is queued to the same peer. A stop takes effect at the next chunk.
 //
+// Several threads share an operation chunk by chunk, and its last chunks are shorter, so that they end together.
+//
 // `step` does one chunk and needs no thread: tests drive it by hand.
 #pragma once
 
@@ -31,8 +33,9 @@ class OpFinisher {
 
 class CopyScheduler {
  public:
-  CopyScheduler(OpFinisher& finisher, std::uint64_t chunk_nbytes) noexcept
-      : finisher_(finisher), chunk_nbytes_(chunk_nbytes > 0 ? chunk_nbytes : 1) {}
+  // Operations of `stream_nbytes` and more are written past the cache.
+  CopyScheduler(OpFinisher& finisher, std::uint64_t chunk_nbytes, std::uint64_t stream_nbytes = UINT64_MAX) noexcept
+      : finisher_(finisher), chunk_nbytes_(chunk_nbytes > 0 ? chunk_nbytes : 1), stream_nbytes_(stream_nbytes) {}
   ~CopyScheduler() { stop(); }
   CopyScheduler(const CopyScheduler&) = delete;
   CopyScheduler& operator=(const CopyScheduler&) = delete;
@@ -71,6 +74,7 @@ class CopyScheduler {
   };
 
   bool claim(Chunk& chunk, Op*& finished) noexcept;
+  [[nodiscard]] std::uint64_t share_of(const Op& op) const noexcept;
   void cut(Op& op, Chunk& chunk) const noexcept;
   void copy(Chunk& chunk, std::uint64_t& moved) noexcept;
   static Status copy_vectors(const Peer& peer, const Op& op, std::span<const Piece> pieces,
@@ -82,6 +86,8 @@ class CopyScheduler {
 
   OpFinisher& finisher_;
   const std::uint64_t chunk_nbytes_;
+  const std::uint64_t stream_nbytes_;
+  std::uint32_t sharers_ = 1;  // threads that copy; written before the first of them starts
   // Taken twice a chunk (about a megabyte of copying), never for an inline put. It also orders the chunks of different
   // threads before `finish`, hence before the signal.
   std::mutex mutex_;

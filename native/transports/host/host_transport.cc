@@ -2,6 +2,7 @@
 
 #include <sys/epoll.h>
 
+#include <algorithm>
 #include <future>
 #include <utility>
 
@@ -29,7 +30,7 @@ Status parse_reachable(const std::string& address, Address& parsed, std::string&
 }  // namespace
 
 HostTransport::HostTransport(HostConfig config)
-    : state_(std::move(config)), control_(state_), scheduler_(*this, state_.config.chunk_nbytes), coop_(*this) {
+    : state_(std::move(config)), control_(state_), scheduler_(*this, state_.config.chunk_nbytes, state_.config.stream_nbytes), coop_(*this) {
   capabilities_.name = "host";
   capabilities_.inline_nbytes = state_.config.inline_nbytes;
   capabilities_.post_is_nonblocking = true;
@@ -321,17 +322,24 @@ Status HostTransport::transfer_now(PeerId id, const Run& run, const SignalText* 
 }
 
 void HostTransport::post(Op& op) noexcept {
-  op.posted = true;
-  bool cooperative = false;
-  for (const Run& run : op.runs) {
-    cooperative |= static_cast<LinkKind>(run.link) == LinkKind::cooperative;
-  }
-  // One link for a whole batch: the cooperative service reaches every region, the others do not.
-  if (cooperative) {
+  // What the scheduler can copy was taken by post_now, unless a decorator held it back.
+  if (!post_now(op)) {
+    op.posted = true;
     coop_.enqueue(op);
-  } else {
-    scheduler_.enqueue(op);
   }
+}
+
+bool HostTransport::post_now(Op& op) noexcept {
+  // One link for a whole batch: the cooperative service reaches every region, the others do not.
+  const bool cooperative = std::any_of(op.runs.begin(), op.runs.end(), [](const Run& run) {
+    return static_cast<LinkKind>(run.link) == LinkKind::cooperative;
+  });
+  if (cooperative) {
+    return false;  // the ring to the peer's service is the progress thread's
+  }
+  op.posted = true;
+  scheduler_.enqueue(op);
+  return true;
 }
 
 void HostTransport::finish(Op& op) noexcept {

@@ -45,6 +45,7 @@ class HostTransport final : public Transport, private OpFinisher {
   void release(Op& op) noexcept override;
   Status transfer_now(PeerId peer, const Run& run, const SignalText* signal, bool reserved) noexcept override;
   void post(Op& op) noexcept override;
+  bool post_now(Op& op) noexcept override;
   bool progress() noexcept override { return coop_.advance(); }
 
   Status reserve_signal(PeerId peer) noexcept override;
