@@ -122,6 +122,15 @@ Status Engine::transfer_now(PeerId peer, const Run& run, const SignalText* signa
   return status;
 }
 
+bool Engine::batch_now(Op& op) noexcept {
+  if (closed_ || !started_ || !transport_->batch_now(op)) {
+    return false;
+  }
+  slab_.release(op);
+  inline_done_.store(inline_done_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  return true;
+}
+
 bool Engine::request_stop(OpHandle handle) noexcept {
   if (abandoned_) {
     return false;

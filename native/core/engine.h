@@ -66,6 +66,8 @@ class Engine final : public TransportHost {
   Status submit(Op& op, std::size_t* refused_run = nullptr) noexcept;
   // Whole operation inline; see Transport::transfer_now.
   Status transfer_now(PeerId peer, const Run& run, const SignalText* signal, bool reserved) noexcept;
+  // The same with an operation of many runs. True: it is done and its slot given back. False: submit it.
+  bool batch_now(Op& op) noexcept;
   // False: no such operation any more.
   bool request_stop(OpHandle handle) noexcept;
 

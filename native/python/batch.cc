@@ -66,6 +66,9 @@ class Builder {
     last_ = 0;
   }
 
+  // Room for so many runs more: growing step by step would copy all of them several times over.
+  void expect(std::size_t count) { runs_.reserve(runs_.size() + count); }
+
   void add(std::size_t index, std::int64_t local, std::int64_t remote, std::int64_t nbytes) {
     check(index, "the local view", local, nbytes, part_.local_nbytes);
     check(index, "the remote view", remote, nbytes, part_.remote_nbytes);
@@ -77,22 +80,21 @@ class Builder {
     const auto length = static_cast<std::uint64_t>(nbytes);
     if (!runs_.empty()) {
       Run& before = runs_.back();
-      if (before.region == part_.region && before.generation == part_.generation &&
-          before.direction == part_.direction && before.local + before.nbytes == address &&
-          before.remote_offset + before.nbytes == offset) {
+      if (before.local + before.nbytes == address && before.remote_offset + before.nbytes == offset &&
+          before.region == part_.region && before.generation == part_.generation &&
+          before.direction == part_.direction) {
         before.nbytes += length;
         note();
         return;
       }
     }
-    Run run;
+    Run& run = runs_.emplace_back();
     run.local = address;
     run.remote_offset = offset;
     run.nbytes = length;
     run.region = part_.region;
     run.generation = part_.generation;
     run.direction = part_.direction;
-    runs_.push_back(run);
     note();
   }
 
@@ -145,6 +147,7 @@ void add_blocks(Builder& builder, const py::tuple& tuple) {
                           (lengths ? ", " + std::to_string(lengths->size()) + " lengths" : "") +
                           "; the arrays must have one length");
   }
+  builder.expect(local.size());
   for (std::size_t i = 0; i < local.size(); ++i) {
     builder.add(i, local[i], remote[i], lengths ? (*lengths)[i] : length);
   }

@@ -272,7 +272,7 @@ class NativeEngine {
     return ok(status) ? static_cast<std::int64_t>(handle) : refused(status);
   }
 
-  std::int64_t batch(Token token, PeerId peer, const py::list& parts, const py::object& name,
+  std::int64_t batch(Token token, PeerId peer, const py::list& parts, bool allow_inline, const py::object& name,
                      std::string_view payload) {
     refused_part_ = 0;
     Op* op = engine_->acquire();
@@ -291,6 +291,9 @@ class NativeEngine {
     op->token = token;
     op->peer = peer;
     op->kind = OpKind::batch;
+    if (allow_inline && engine_->batch_now(*op)) {
+      return 0;
+    }
     const OpHandle handle = op->handle;
     std::size_t refused_run = 0;
     const Status status = engine_->submit(*op, &refused_run);

@@ -55,7 +55,8 @@ struct Fixture {
     run.nbytes = nbytes;
     run.direction = direction;
     const std::lock_guard lock(peer().directory_mutex);
-    const Status status = peer().resolve(run);
+    std::size_t at = 0;
+    const Status status = peer().resolve({&run, 1}, at);
     if (out != nullptr) {
       *out = run;
     }
@@ -281,21 +282,21 @@ TEST("an inline copy moves exactly its bytes and leaves no pin; other links and 
   run.generation = 1;
   run.remote_offset = 8;
   run.nbytes = 240;
-  CHECK_EQ(f.peer().resolve_pinned_copy(run), Status::ok);
+  CHECK_EQ(f.peer().copy_now({&run, 1}), Status::ok);
   CHECK(test::same(segment.base() + 136, source.data(), 240));
   CHECK(test::all_bytes(segment.base(), 136, std::byte{0xa5}));
   CHECK(test::all_bytes(segment.base() + 376, 100, std::byte{0xa5}));
   std::vector<std::byte> back(240);
   run.direction = Direction::get;
   run.local = back.data();
-  CHECK_EQ(f.peer().resolve_pinned_copy(run), Status::ok);
+  CHECK_EQ(f.peer().copy_now({&run, 1}), Status::ok);
   CHECK(test::same(back.data(), source.data(), 240));
   run.nbytes = 0;
   run.local = nullptr;
-  CHECK_EQ(f.peer().resolve_pinned_copy(run), Status::ok);
+  CHECK_EQ(f.peer().copy_now({&run, 1}), Status::ok);
   CHECK_EQ(f.pair.b.owned->entry(0).pins.load(), 0U);
   f.open(0, 2);
-  CHECK_EQ(f.peer().resolve_pinned_copy(run), Status::stale_region);
+  CHECK_EQ(f.peer().copy_now({&run, 1}), Status::stale_region);
   Fixture cma(LinkKind::cma, LinkKind::cma);
   RegionFrame host;
   host.generation = 1;
@@ -304,8 +305,43 @@ TEST("an inline copy moves exactly its bytes and leaves no pin; other links and 
   host.address = reinterpret_cast<std::uintptr_t>(source.data());
   CHECK(cma.peer().add_region(host));
   cma.open(0, 1);
-  CHECK_EQ(cma.peer().resolve_pinned_copy(Run{.local = source.data(), .nbytes = 10, .generation = 1}),
-           Status::would_block);
+  Run other{.local = source.data(), .nbytes = 10, .generation = 1};
+  CHECK_EQ(cma.peer().copy_now({&other, 1}), Status::would_block);
+}
+
+TEST("an inline batch moves all of its runs or none, and leaves no pin, wherever the one that cannot be done stands") {
+  for (std::size_t bad = 0; bad <= 4; ++bad) {
+    Fixture f;
+    Segment& segment = f.segment(1);
+    CHECK(f.add(segment));
+    for (std::uint32_t region = 0; region < 3; ++region) {
+      CHECK(f.peer().add_region(Fixture::region(region, segment, region * 512, 512)));
+      f.open(region, 1);
+    }
+    std::memset(segment.base(), 0xa5, 2048);
+    auto source = test::pattern(4 * 100, 1);
+    std::vector<Run> runs;
+    for (std::uint32_t i = 0; i < 4; ++i) {
+      Run& run = runs.emplace_back();
+      run.local = source.data() + i * 100;
+      run.region = i / 2;  // neighbours share one, and the last two are in another
+      run.remote_offset = i * 100;
+      run.nbytes = 100;
+      run.generation = 1;
+    }
+    if (bad < 4) {
+      runs[bad].generation = 2;  // of a region that was opened anew
+      CHECK_EQ(f.peer().copy_now(runs), Status::stale_region);
+      CHECK(test::all_bytes(segment.base(), 2048, std::byte{0xa5}));
+    } else {
+      CHECK_EQ(f.peer().copy_now(runs), Status::ok);
+      CHECK(test::same(segment.base(), source.data(), 200));
+      CHECK(test::same(segment.base() + 512 + 200, source.data() + 200, 200));
+    }
+    for (std::uint32_t region = 0; region < 3; ++region) {
+      CHECK_EQ(f.pair.b.owned->entry(region).pins.load(), 0U);
+    }
+  }
 }
 
 }  // namespace

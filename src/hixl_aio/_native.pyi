@@ -197,7 +197,14 @@ class NativeEngine:
     ) -> int:
         """PUT or GET of one run. `name`: a bound signal, whose place was taken with reserve_signal."""
     def batch(
-        self, token: int, peer: int, parts: list[PartTuple], name: bytes | None, payload: bytes, /
+        self,
+        token: int,
+        peer: int,
+        parts: list[PartTuple],
+        allow_inline: bool,
+        name: bytes | None,
+        payload: bytes,
+        /,
     ) -> int:
         """All parts as one operation; adjacent runs are merged. Offsets are int64, relative to the views.
 

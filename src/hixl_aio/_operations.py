@@ -96,7 +96,9 @@ class Operations:
                 operation.payload,
             )
         if operation.parts is not None:
-            code = native.batch(operation.token, number, operation.parts, name, operation.payload)
+            code = native.batch(
+                operation.token, number, operation.parts, allow_inline, name, operation.payload
+            )
             if code < 0 and isinstance(operation.outcome, Batch):
                 operation.target = operation.outcome._plan[native.refused_part][2]
             return code

@@ -193,7 +193,15 @@ class StandIn:
 
     refused_part = 0
 
-    def batch(self, token: int, peer: int, parts: list[Any], name: bytes | None, payload: bytes) -> int:
+    def batch(
+        self,
+        token: int,
+        peer: int,
+        parts: list[Any],
+        allow_inline: bool,
+        name: bytes | None,
+        payload: bytes,
+    ) -> int:
         if self.bad_batch:
             error = _native.NativeError(self.bad_batch)
             error.status, error.text, self.bad_batch = int(Status.OUT_OF_BOUNDS), self.bad_batch, ""

@@ -130,6 +130,9 @@ class Transport {
   // Loop thread: the whole operation here and now, if that cannot block. `would_block`: queue it instead.
   // A reserved signal place is used up unless the answer is `would_block` or an error.
   virtual Status transfer_now(PeerId peer, const Run& run, const SignalText* signal, bool reserved) noexcept = 0;
+  // Loop thread: the same for an operation of many runs. False: admit and queue it instead, which also says what is
+  // wrong with it.
+  virtual bool batch_now(Op& /*op*/) noexcept { return false; }
   // Progress thread. Failures arrive through complete().
   virtual void post(Op& op) noexcept = 0;
   // Loop thread: the same, for what needs neither the progress thread nor a wait; it spares one wake-up. False: not taken.

@@ -13,6 +13,7 @@ namespace hixl_aio::host {
 namespace {
 
 constexpr double kServicePause = 0.1;
+constexpr std::size_t kMaxRunsNow = 1024;  // tiny runs cost their overhead, not their bytes
 
 Status parse_reachable(const std::string& address, Address& parsed, std::string& error) {
   const Status status = parse_address(address, parsed, error);
@@ -278,12 +279,12 @@ Status HostTransport::admit(Op& op) noexcept {
   op.posted = false;
   {
     const std::lock_guard lock(peer->directory_mutex);
-    for (std::size_t i = 0; i < op.runs.size(); ++i) {
-      if (const Status status = peer->resolve(op.runs[i]); !ok(status)) {
-        op.next_run = i;
-        return status;
-      }
-      op.nbytes += op.runs[i].nbytes;
+    if (const Status status = peer->resolve(op.runs, op.next_run); !ok(status)) {
+      return status;
+    }
+    op.next_run = 0;
+    for (const Run& run : op.runs) {
+      op.nbytes += run.nbytes;
     }
     if (peer->down()) {
       return peer->down_status();
@@ -315,10 +316,30 @@ Status HostTransport::transfer_now(PeerId id, const Run& run, const SignalText* 
   if (signal != nullptr && (!reserved || !signal_fits(signal->name, signal->payload))) {
     return Status::invalid_argument;
   }
-  if (const Status status = peer->resolve_pinned_copy(run); !ok(status)) {
+  Run resolved = run;
+  if (const Status status = peer->copy_now({&resolved, 1}); !ok(status)) {
     return status;
   }
   return signal != nullptr ? peer->publish(signal->name, signal->payload, Status::ok) : Status::ok;
+}
+
+bool HostTransport::batch_now(Op& op) noexcept {
+  if (op.runs.size() > kMaxRunsNow) {
+    return false;
+  }
+  std::uint64_t left = capabilities_.inline_nbytes;
+  for (const Run& run : op.runs) {
+    if (run.nbytes > left) {
+      return false;
+    }
+    left -= run.nbytes;
+  }
+  Peer* peer = peer_of(op.peer);
+  if (peer == nullptr || (op.signal.present && !signal_fits(op.signal.name, op.signal.payload))) {
+    return false;
+  }
+  return ok(peer->copy_now(op.runs)) &&
+         (!op.signal.present || ok(peer->publish(op.signal.name, op.signal.payload, Status::ok)));
 }
 
 void HostTransport::post(Op& op) noexcept {

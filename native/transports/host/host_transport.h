@@ -44,6 +44,7 @@ class HostTransport final : public Transport, private OpFinisher {
   Status admit(Op& op) noexcept override;
   void release(Op& op) noexcept override;
   Status transfer_now(PeerId peer, const Run& run, const SignalText* signal, bool reserved) noexcept override;
+  bool batch_now(Op& op) noexcept override;
   void post(Op& op) noexcept override;
   bool post_now(Op& op) noexcept override;
   bool progress() noexcept override { return coop_.advance(); }

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "transports/host/fragile_memory.h"
+#include "transports/host/streaming.h"
 
 namespace hixl_aio::host {
 namespace {
@@ -62,62 +63,102 @@ Status Peer::look_up(const Run& run, const RemoteRegion*& region) noexcept {
   if (!grants(found.access, run.direction)) {
     return Status::access_denied;
   }
-  if (run.remote_offset > found.nbytes || run.nbytes > found.nbytes - run.remote_offset) {
-    return Status::out_of_bounds;
-  }
   region = &found;
   return Status::ok;
 }
 
-Status Peer::resolve(Run& run) noexcept {
-  const RemoteRegion* region = nullptr;
-  if (const Status status = look_up(run, region); !ok(status)) {
-    return status;
-  }
-  LinkKind link = region->kind == MemoryKind::shared ? route.shared : route.host;
-  if (link == LinkKind::shm && region->mapped == nullptr) {
-    link = route.host;
-  }
-  run.link = static_cast<std::uint8_t>(link);
-  switch (link) {
-    case LinkKind::shm:
-      run.remote = region->mapped + run.remote_offset;
-      return Status::ok;
-    case LinkKind::inproc:
-    case LinkKind::cma:
-      run.remote = reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(region->address + run.remote_offset));
-      return Status::ok;
-    case LinkKind::cooperative:
-      run.remote = nullptr;
-      return Status::ok;
-    case LinkKind::none:
-      break;
-  }
-  return Status::no_link;
+LinkKind Peer::link_to(const RemoteRegion& region) const noexcept {
+  const LinkKind link = region.kind == MemoryKind::shared ? route.shared : route.host;
+  return link == LinkKind::shm && region.mapped == nullptr ? route.host : link;
 }
 
-Status Peer::resolve_pinned_copy(Run run) noexcept {
+namespace {
+
+// Of two runs next to each other, one look-up and one pin are enough.
+bool same_region(const Run& one, const Run& other) noexcept {
+  return one.region == other.region && one.generation == other.generation;
+}
+
+}  // namespace
+
+Status Peer::resolve(std::span<Run> runs, std::size_t& at) noexcept {
+  const RemoteRegion* region = nullptr;
+  auto link = LinkKind::none;
+  std::byte* base = nullptr;  // where the region is for this link; null where the other side copies
+  for (at = 0; at < runs.size(); ++at) {
+    Run& run = runs[at];
+    if (at == 0 || !same_region(run, runs[at - 1]) || run.direction != runs[at - 1].direction) {
+      if (const Status status = look_up(run, region); !ok(status)) {
+        return status;
+      }
+      link = link_to(*region);
+      base = link == LinkKind::shm           ? region->mapped
+             : link == LinkKind::cooperative ? nullptr
+                                             : reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(region->address));
+    }
+    if (run.remote_offset > region->nbytes || run.nbytes > region->nbytes - run.remote_offset) {
+      return Status::out_of_bounds;
+    }
+    if (link == LinkKind::none) {
+      return Status::no_link;
+    }
+    run.link = static_cast<std::uint8_t>(link);
+    run.remote = base == nullptr ? nullptr : base + run.remote_offset;
+  }
+  return Status::ok;
+}
+
+Status Peer::copy_now(std::span<Run> runs) noexcept {
   // Held over the copy: the mapping cannot go away under it, and the copy is short.
   const std::lock_guard lock(directory_mutex);
-  if (const Status status = resolve(run); !ok(status)) {
+  std::size_t at = 0;
+  if (const Status status = resolve(runs, at); !ok(status)) {
     return status;
   }
-  const auto link = static_cast<LinkKind>(run.link);
-  if (link != LinkKind::shm && link != LinkKind::inproc) {
-    return Status::would_block;
+  if (const Status status = pin_all(runs); !ok(status)) {
+    return status;
   }
-  if (FragileMemory::touches(run.local, run.nbytes) || FragileMemory::touches(run.remote, run.nbytes)) {
-    return Status::would_block;  // on the kernel, or on a disk
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    const Run& run = runs[i];
+    if (i + 1 < runs.size()) {
+      const Run& next = runs[i + 1];
+      expect_bytes(next.direction == Direction::put ? next.local : next.remote, next.nbytes);
+    }
+    if (run.nbytes > 0) {  // the address of nothing may be null
+      run.direction == Direction::put ? std::memcpy(run.remote, run.local, run.nbytes)
+                                      : std::memcpy(run.local, run.remote, run.nbytes);
+    }
   }
-  if (!out_->pin(run.region, run.generation)) {
-    return Status::stale_region;
-  }
-  if (run.nbytes > 0) {  // the address of nothing may be null
-    run.direction == Direction::put ? std::memcpy(run.remote, run.local, run.nbytes)
-                                    : std::memcpy(run.local, run.remote, run.nbytes);
-  }
-  out_->unpin(run.region);
+  unpin_all(runs);
   return Status::ok;
+}
+
+// All runs, or none.
+Status Peer::pin_all(std::span<const Run> runs) noexcept {
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    const Run& run = runs[i];
+    const auto link = static_cast<LinkKind>(run.link);
+    Status status = link == LinkKind::shm || link == LinkKind::inproc ? Status::ok : Status::would_block;
+    if (FragileMemory::touches(run.local, run.nbytes) || FragileMemory::touches(run.remote, run.nbytes)) {
+      status = Status::would_block;  // on the kernel, or on a disk
+    }
+    if (ok(status) && (i == 0 || !same_region(run, runs[i - 1])) && !out_->pin(run.region, run.generation)) {
+      status = Status::stale_region;
+    }
+    if (!ok(status)) {
+      unpin_all(runs.first(i));
+      return status;
+    }
+  }
+  return Status::ok;
+}
+
+void Peer::unpin_all(std::span<const Run> runs) noexcept {
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    if (i == 0 || !same_region(runs[i], runs[i - 1])) {
+      out_->unpin(runs[i].region);
+    }
+  }
 }
 
 bool Peer::find(std::string_view label, RegionInfo& out) {

@@ -10,6 +10,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -94,9 +95,10 @@ class Peer {
 
   // ---- directory
   std::mutex directory_mutex;
-  // Under the lock: resolves one run, or says why it cannot be done. Sets remote and link.
-  Status resolve(Run& run) noexcept;
-  Status resolve_pinned_copy(Run run) noexcept;  // inline path: resolve, pin, copy, unpin; would_block unless shm or inproc
+  // Under the lock: resolves the runs, or says why that cannot be done, and of which (`at`). Sets remote and link.
+  Status resolve(std::span<Run> runs, std::size_t& at) noexcept;
+  // Inline path: resolve, pin, copy, unpin, all runs or none; would_block unless shm or inproc.
+  Status copy_now(std::span<Run> runs) noexcept;
   bool find(std::string_view label, RegionInfo& out);
   // Control thread; take the lock themselves. False: no engine announces that. Without a descriptor the segment is known
   // and not mapped.
@@ -165,6 +167,9 @@ class Peer {
  private:
   ~Peer();
   Status look_up(const Run& run, const RemoteRegion*& region) noexcept;
+  LinkKind link_to(const RemoteRegion& region) const noexcept;
+  Status pin_all(std::span<const Run> runs) noexcept;
+  void unpin_all(std::span<const Run> runs) noexcept;
   void forget(RemoteRegion& region, std::uint32_t id_of_region);
 
   std::unique_ptr<Channel> in_;
