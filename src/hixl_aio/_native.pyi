@@ -123,6 +123,7 @@ class NativeEngine:
         copy_threads: int = 1,
         chunk_nbytes: int = 1048576,
         inline_nbytes: int = 65536,
+        stream_nbytes: int | None = None,
         max_operations: int = 65536,
         max_regions: int = 131072,
         signal_capacity: int = 4096,

@@ -216,6 +216,7 @@ class Runtime:
             copy_threads=options.copy_threads or 1,
             chunk_nbytes=options.chunk_nbytes,
             inline_nbytes=options.inline_nbytes,
+            stream_nbytes=options.stream_nbytes,
             max_operations=options.max_operations,
             max_regions=options.max_regions,
             signal_capacity=options.signal_capacity,

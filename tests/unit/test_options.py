@@ -50,6 +50,7 @@ def test_defaults_are_those_of_the_design() -> None:
         {"signal_capacity": 0},
         {"chunk_nbytes": 100},
         {"inline_nbytes": -1},
+        {"stream_nbytes": -1},
         {"copy_threads": 0},
         {"copy_threads": True},
         {"drain_limit": 0},
