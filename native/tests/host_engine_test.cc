@@ -20,6 +20,7 @@ constexpr std::uint64_t kMiB = 1U << 20U;
 struct Settings {
   std::uint64_t chunk = kMiB;
   std::uint32_t threads = 1;
+  std::uint64_t stream = UINT64_MAX;  // 0: everything that a thread copies is written past the cache
 };
 
 // `a` reaches `b` over one link only.
@@ -37,6 +38,7 @@ struct Two {
     HostConfig out = test::config_of({link});
     out.chunk_nbytes = settings.chunk;
     out.copy_threads = settings.threads;
+    out.stream_nbytes = settings.stream;
     return out;
   }
 };
@@ -191,7 +193,7 @@ TEST("batches of 5000 runs, puts and gets, over three regions and both kinds of 
 
 TEST("a signal bound to an operation is there only after all of its bytes, over every link") {
   for (const LinkKind link : test::every_link) {
-    Two t(link, {.chunk = 32 * 1024, .threads = 4});
+    Two t(link, {.chunk = 32 * 1024, .threads = 4, .stream = 0});  // such stores are the least ordered ones
     const std::uint64_t nbytes = 300'000;
     Target target(t.b, link, nbytes, "target", false);
     const RegionInfo remote = t.a.remote(t.at_a, "target");
@@ -273,7 +275,7 @@ TEST("memory that no allowed link reaches is refused as such") {
 
 TEST("a stop ends a large operation early, says so, and its record means that nothing is written any more") {
   for (const LinkKind link : test::every_link) {
-    Two t(link, {.chunk = 64 * 1024, .threads = 2});
+    Two t(link, {.chunk = 64 * 1024, .threads = 2, .stream = 0});
     const std::uint64_t nbytes = 64 * kMiB;
     Target target(t.b, link, nbytes, "target", false);
     const RegionInfo remote = t.a.remote(t.at_a, "target");

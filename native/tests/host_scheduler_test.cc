@@ -35,8 +35,8 @@ struct Fixture {
   std::deque<Op> ops;
   LinkKind link;
 
-  explicit Fixture(LinkKind kind = LinkKind::inproc, std::uint64_t chunk = kChunk)
-      : pair({.link = kind}), scheduler(finisher, chunk), link(kind) {
+  explicit Fixture(LinkKind kind = LinkKind::inproc, std::uint64_t chunk = kChunk, std::uint64_t stream = UINT64_MAX)
+      : pair({.link = kind}), scheduler(finisher, chunk, stream), link(kind) {
     for (std::uint32_t region = 0; region < 16; ++region) {
       open(region, 1);
     }
@@ -570,6 +570,118 @@ TEST("one large operation is shared by all copy threads, not left to the one tha
   for (std::size_t i = 0; i < kRuns; ++i) {
     CHECK(test::same(to.data() + i * from.size(), from.data(), from.size()));
   }
+}
+
+TEST("what is written past the cache is exact at every alignment and length, puts and gets, and touches nothing else") {
+  Fixture f(LinkKind::inproc, kChunk, 0);
+  const auto from = pattern(3 * kChunk + 200, 1);
+  for (const std::uint64_t nbytes : {1U, 15U, 63U, 64U, 65U, 127U, 128U, 1000U, 4096U, 4097U, 12345U}) {
+    for (std::size_t at = 0; at < 70; at += 3) {
+      for (const Direction direction : {Direction::put, Direction::get}) {
+        std::vector<std::byte> source(from);
+        std::vector<std::byte> target(from.size(), std::byte{0xa5});
+        Op& op = f.op();
+        const bool put = direction == Direction::put;
+        std::byte* read = source.data() + 7 * at % 64;
+        std::byte* written = target.data() + at;
+        f.run(op, put ? read : written, put ? written : read, nbytes, direction);
+        f.enqueue(op);
+        f.run_dry();
+        CHECK_EQ(f.finisher.of(op), Status::ok);
+        CHECK(test::same(written, read, nbytes));
+        CHECK(test::all_bytes(target.data(), at, std::byte{0xa5}));
+        CHECK(test::all_bytes(written + nbytes, target.size() - at - nbytes, std::byte{0xa5}));
+        CHECK(source == from);
+      }
+    }
+  }
+}
+
+// Two real threads on one operation that is long enough to be caught under way.
+struct Shared final : OpFinisher {
+  Pair pair;
+  std::vector<std::byte> from = pattern(16U << 20U, 1);
+  std::vector<std::byte> to = std::vector<std::byte>(from.size());
+  Op op;
+  std::atomic<int> ends{0};
+  Status status = Status::ok;
+  std::uint32_t pins_at_the_end = 0;
+  CopyScheduler scheduler;
+
+  explicit Shared(std::size_t times) : scheduler(*this, 64U << 10U, 0) {
+    pair.b.owned->entry(0).generation.store(1);
+    op.target = pair.a.peer.get();
+    for (std::size_t i = 0; i < times; ++i) {
+      Run run;
+      run.local = from.data();
+      run.remote = to.data();
+      run.nbytes = from.size();
+      run.generation = 1;
+      run.link = static_cast<std::uint8_t>(LinkKind::shm);
+      op.runs.push_back(run);
+      op.nbytes += run.nbytes;
+    }
+    REQUIRE(ok(scheduler.start(2)));
+  }
+  ~Shared() { scheduler.stop(); }
+  [[nodiscard]] std::uint32_t pins() { return pair.b.owned->entry(0).pins.load(); }
+  // Starts, and returns when both threads are copying.
+  bool start() {
+    scheduler.enqueue(op);
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    while (pins() < 2 && ends.load() == 0 && std::chrono::steady_clock::now() < deadline) {
+      std::this_thread::yield();
+    }
+    return pins() > 0 || ends.load() > 0;
+  }
+  void finish(Op& ended) noexcept override {
+    status = settle_runs(ended);
+    pins_at_the_end = pins();
+    ends.fetch_add(1);
+  }
+  bool ended() {
+    return test::eventually([this] { return ends.load() > 0; });
+  }
+};
+
+TEST("a stop in the middle of a copy that two threads share ends it once, when both have let go, and nothing is written after") {
+  for (int round = 0; round < 5; ++round) {
+    Shared s(256);
+    CHECK(s.start());
+    s.op.stop_requested.store(true);
+    CHECK(s.ended());
+    CHECK_EQ(s.status, Status::stopped);
+    CHECK_EQ(s.pins_at_the_end, 0U);
+    CHECK(s.op.moved_nbytes < s.op.nbytes);
+    std::fill(s.to.begin(), s.to.end(), std::byte{0xa5});
+    s.scheduler.stop();
+    CHECK(test::all_bytes(s.to.data(), s.to.size(), std::byte{0xa5}));
+    CHECK_EQ(s.ends.load(), 1);
+  }
+}
+
+TEST("a peer that goes down in the middle of a copy that two threads share ends it once, with the reason, and no pin is left") {
+  for (int round = 0; round < 5; ++round) {
+    Shared s(256);
+    CHECK(s.start());
+    CHECK(s.pair.a.peer->mark_down(Status::peer_lost));
+    CHECK(s.ended());
+    CHECK_EQ(s.status, Status::peer_lost);
+    CHECK_EQ(s.pins_at_the_end, 0U);
+    s.scheduler.stop();
+    CHECK_EQ(s.ends.load(), 1);
+  }
+}
+
+TEST("a scheduler that is stopped in the middle of a copy that two threads share ends it whole, and once") {
+  Shared s(8);
+  CHECK(s.start());
+  s.scheduler.stop();
+  CHECK_EQ(s.ends.load(), 1);
+  CHECK_EQ(s.status, Status::ok);
+  CHECK_EQ(s.op.moved_nbytes, s.op.nbytes);
+  CHECK_EQ(s.pins(), 0U);
+  CHECK(s.to == s.from);
 }
 
 }  // namespace
