@@ -76,9 +76,9 @@ py::str lenient(const std::string& text) {
 class NativeEngine {
  public:
   NativeEngine(std::string name, const std::vector<std::string>& links, std::uint32_t copy_threads,
-               std::uint64_t chunk_nbytes, std::uint64_t inline_nbytes, std::optional<std::uint64_t> stream_nbytes,
+               std::uint64_t chunk_nbytes, std::uint64_t inline_nbytes, std::uint64_t stream_nbytes,
                std::uint32_t max_operations, std::uint32_t max_regions, std::uint32_t signal_capacity,
-               bool allow_ptrace,
+               bool allow_ptrace, bool huge_pages, bool populate,
                const std::optional<std::tuple<bool, bool, bool>>& faults) {
     host::HostConfig config;
     config.name = std::move(name);
@@ -98,7 +98,9 @@ class NativeEngine {
     config.copy_threads = copy_threads;
     config.chunk_nbytes = chunk_nbytes;
     config.inline_nbytes = inline_nbytes;
-    config.stream_nbytes = stream_nbytes.value_or(config.stream_nbytes);
+    config.stream_nbytes = stream_nbytes;
+    config.huge_pages = huge_pages;
+    config.populate = populate;
     config.max_regions = max_regions;
     config.signal_capacity = signal_capacity;
     config.allow_ptrace = allow_ptrace;
@@ -183,6 +185,7 @@ class NativeEngine {
     out["strays"] = c.strays;
     out["regions"] = host_->region_count();
     out["peers"] = host_->peer_count();
+    out["huge_nbytes"] = host_->huge_nbytes();
     return out;
   }
 
@@ -393,13 +396,13 @@ class NativeEngine {
 void bind_engine(py::module_& module) {
   py::class_<NativeEngine>(module, "NativeEngine", py::is_final())
       .def(py::init<std::string, const std::vector<std::string>&, std::uint32_t, std::uint64_t, std::uint64_t,
-                    std::optional<std::uint64_t>, std::uint32_t, std::uint32_t, std::uint32_t, bool,
+                    std::uint64_t, std::uint32_t, std::uint32_t, std::uint32_t, bool, bool, bool,
                     std::optional<std::tuple<bool, bool, bool>>>(),
            py::arg("name"), py::kw_only(), py::arg("links") = py::tuple(), py::arg("copy_threads") = 1,
            py::arg("chunk_nbytes") = 1U << 20U, py::arg("inline_nbytes") = 64U << 10U,
-           py::arg("stream_nbytes") = py::none(), py::arg("max_operations") = 65536,
+           py::arg("stream_nbytes") = 8U << 20U, py::arg("max_operations") = 65536,
            py::arg("max_regions") = 131072, py::arg("signal_capacity") = 4096, py::arg("allow_ptrace") = true,
-           py::arg("faults") = py::none())
+           py::arg("huge_pages") = false, py::arg("populate") = false, py::arg("faults") = py::none())
       .def_property_readonly("faults", &NativeEngine::faults, py::return_value_policy::reference_internal)
       .def("start", &NativeEngine::start)
       .def("fileno", &NativeEngine::fileno)

@@ -344,6 +344,35 @@ TEST("an inline batch moves all of its runs or none, and leaves no pin, wherever
   }
 }
 
+TEST("a peer's segment that is mapped ahead, part by part, faults no page at its first use, and keeps its bytes") {
+  for (const SegmentClass kind : {SegmentClass::writable, SegmentClass::readable}) {
+    Fixture f;
+    constexpr std::uint64_t size = 8U << 20U;
+    Segment& segment = f.segment(1, kind, size);
+    std::memset(segment.base(), 0x5a, size);
+    CHECK(f.add(segment));
+    CHECK(f.peer().add_region(Fixture::region(0, segment, 0, size)));
+    f.open(0, 1);
+    std::uint64_t at = 0;
+    std::size_t steps = 0;
+    do {
+      at = f.peer().prefault_segment(1, at, 3U << 20U);
+      ++steps;
+    } while (at != 0);
+    CHECK_EQ(steps, 3U);
+    CHECK_EQ(f.peer().prefault_segment(2, 0, size), 0U);  // no such segment
+    CHECK_EQ(f.peer().prefault_segment(1, size, size), 0U);
+    Run run;
+    CHECK_EQ(f.resolve(0, 1, 0, size, Direction::get, &run), Status::ok);
+    rusage before{};
+    rusage after{};
+    getrusage(RUSAGE_THREAD, &before);
+    CHECK(test::all_bytes(run.remote, size, std::byte{0x5a}));
+    getrusage(RUSAGE_THREAD, &after);
+    CHECK(after.ru_minflt - before.ru_minflt < 16);  // of 2048 pages
+  }
+}
+
 }  // namespace
 }  // namespace hixl_aio::host
 

@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "host_support.h"
+#include "transports/host/mapping.h"
 #include "transports/host/memory.h"
 
 namespace hixl_aio::host {
@@ -338,6 +339,45 @@ TEST("a forked child that drops its blocks closes no descriptor of its own that 
   REQUIRE(::waitpid(child, &state, 0) == child);
   CHECK(WIFEXITED(state) && WEXITSTATUS(state) == 0);
   CHECK(::fcntl(number, F_GETFD) >= 0);
+}
+
+TEST("with huge pages asked for: zeros of the right size, mapped when they are there, and as many huge as the kernel says") {
+  std::shared_ptr<SharedHeap> heap = std::make_shared<SharedHeap>(SharedHeap::Owner{}, true);
+  for (const SegmentClass kind : kClasses) {
+    for (const std::uint64_t nbytes : {std::uint64_t{4096}, 2 * kMiB, 8 * kMiB + 4096}) {
+      Status status = Status::ok;
+      std::string error;
+      const std::uint64_t before = heap->huge_nbytes();
+      auto block = heap->allocate(nbytes, kind, status, error);
+      REQUIRE(block != nullptr);
+      CHECK(test::all_bytes(block->address(), nbytes, std::byte{0}));
+      CHECK(block->segment().nbytes() >= block->offset() + nbytes);
+      const std::uint64_t huge = heap->huge_nbytes() - before;
+      CHECK_EQ(huge, block->whole_segment() ? huge_nbytes_of(block->segment().base(), block->segment().nbytes()) : 0);
+      CHECK(huge <= block->segment().nbytes());
+      std::memset(block->address(), 0x5a, nbytes);
+      CHECK(test::all_bytes(block->address(), nbytes, std::byte{0x5a}));
+      block.reset();
+      CHECK_EQ(heap->huge_nbytes(), before);
+    }
+  }
+}
+
+// Page faults of this thread that needed no disk.
+long faults() {
+  rusage usage{};
+  getrusage(RUSAGE_THREAD, &usage);
+  return usage.ru_minflt;
+}
+
+TEST("what is allocated is mapped already: its first use faults no page") {
+  Heap h;
+  for (const SegmentClass kind : kClasses) {
+    const auto block = h.get(8 * kMiB, kind);
+    const long before = faults();
+    std::memset(block->address(), 1, 8 * kMiB);
+    CHECK(faults() - before < 16);  // of 2048 pages
+  }
 }
 
 }  // namespace

@@ -123,11 +123,13 @@ class NativeEngine:
         copy_threads: int = 1,
         chunk_nbytes: int = 1048576,
         inline_nbytes: int = 65536,
-        stream_nbytes: int | None = None,
+        stream_nbytes: int = 8388608,
         max_operations: int = 65536,
         max_regions: int = 131072,
         signal_capacity: int = 4096,
         allow_ptrace: bool = True,
+        huge_pages: bool = False,
+        populate: bool = False,
         faults: tuple[bool, bool, bool] | None = None,
     ) -> None:
         """`links`: allowed kinds, from inproc, shm, cma, cooperative; empty: all of them. `faults`: put a
@@ -156,7 +158,8 @@ class NativeEngine:
         always_quiescent, memory_shared, memory_host, memory_device.
         """
     def counters(self) -> dict[str, int]:
-        """submitted, completed, drained, inline_done, wakeups, in_flight, strays, regions, peers."""
+        """submitted, completed, drained, inline_done, wakeups, in_flight, strays, regions, peers,
+        huge_nbytes."""
 
     # control plane: each answers with one event that carries the token
     def connect(self, token: int, address: str, timeout: float, /) -> None: ...

@@ -221,6 +221,8 @@ class Runtime:
             max_regions=options.max_regions,
             signal_capacity=options.signal_capacity,
             allow_ptrace=options.allow_ptrace,
+            huge_pages=options.huge_pages,
+            populate=options.populate,
             faults=None if self.faults is None else self.faults.settings,
         )
 

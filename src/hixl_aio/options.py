@@ -94,13 +94,17 @@ class EngineOptions:
         inline_nbytes: transfers up to this size are copied within the call, where that cannot block. The loop
             stands still meanwhile: about 0.1 ms for each MiB.
         stream_nbytes: transfers of this size and more are written past the cache, where a thread of ours
-            copies; None: a quarter of the last-level cache.
+            copies.
         max_operations: operations accepted and not yet reported, over all peers.
         max_regions: regions alive at a time.
         allow_ptrace: let peers of the same user copy from and to this process where Yama asks for a
             permission.
         spin: how long a task that waits for an operation or a signal keeps the loop looking for it instead of
             sleeping. That saves the wake-up, and burns a core meanwhile. 0: never.
+        huge_pages: let regions of 2 MiB and more that `allocate` makes lie on huge pages, where the system
+            has any for us; `statistics().native["huge_nbytes"]` says how much does.
+        populate: map what peers allocated in the background, as soon as we hear of it, instead of page by
+            page in the first transfers. What we allocate is always mapped here when `allocate` returns.
         drain_limit: completions taken in one turn of the loop.
     """
 
@@ -115,10 +119,12 @@ class EngineOptions:
     copy_threads: int | None = None
     chunk_nbytes: int = 1 << 20
     inline_nbytes: int = 512 << 10
-    stream_nbytes: int | None = None
+    stream_nbytes: int = 8 << 20
     max_operations: int = 65536
     max_regions: int = 131072
     allow_ptrace: bool = True
+    huge_pages: bool = False
+    populate: bool = False
     spin: float = 0.0
     drain_limit: int = 256
 
@@ -130,12 +136,11 @@ class EngineOptions:
         if self.copy_threads is None:
             object.__setattr__(self, "copy_threads", _default_copy_threads())
         self._check_integer("copy_threads", 1, 64)
-        if self.stream_nbytes is not None:
-            self._check_integer("stream_nbytes", 0, 1 << 62)
         if self.timeout_policy not in ("drain", "abort"):
             raise _refuse("timeout_policy", self.timeout_policy, "'drain' or 'abort'")
-        if not isinstance(self.allow_ptrace, bool):
-            raise _refuse("allow_ptrace", self.allow_ptrace, "True or False")
+        for name in ("allow_ptrace", "huge_pages", "populate"):
+            if not isinstance(getattr(self, name), bool):
+                raise _refuse(name, getattr(self, name), "True or False")
         self._check_links()
 
     def _check_seconds(self, name: str, *, optional: bool) -> None:
@@ -166,6 +171,7 @@ _RANGES: Final = (
     ("signal_capacity", 1, 1 << 16),
     ("chunk_nbytes", 4096, 1 << 30),
     ("inline_nbytes", 0, 1 << 20),
+    ("stream_nbytes", 0, 1 << 62),
     ("max_operations", 1, 1 << 22),
     ("max_regions", 1, 1 << 20),
     ("drain_limit", 1, 1 << 16),

@@ -26,7 +26,7 @@ class EngineStatistics:
         regions: open ones.
         busy_regions: regions that unsettled operations hold.
         native: counters of the native core: submitted, completed, drained, inline_done, wakeups, in_flight,
-            regions, peers.
+            regions, peers, huge_nbytes (of what `allocate` made, how much lies on huge pages).
     """
 
     waiting: int = 0

@@ -96,7 +96,8 @@ async def test_a_completion_that_comes_twice_counts_once(link: str) -> None:
 async def test_operations_carried_out_in_reverse_keep_their_signals_and_fences(link: str) -> None:
     """Delivery is unordered unless fenced; a signal comes after its own bytes, whatever the order."""
     plan = FaultPlan()
-    async with faulty(link, near=plan) as pair:
+    # One thread, so that they end in the order in which the plan hands them on.
+    async with faulty(link, near=plan, copy_threads=1) as pair:
         target, remote = await pair.target(4)
         source = await pair.source(4)
         source.view()[:] = b"0123"

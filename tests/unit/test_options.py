@@ -62,6 +62,8 @@ def test_defaults_are_those_of_the_design() -> None:
         {"links": (1,)},
         {"timeout_policy": "retry"},
         {"allow_ptrace": 1},
+        {"huge_pages": "yes"},
+        {"populate": None},
     ],
     ids=lambda bad: "-".join(f"{name}={value}" for name, value in bad.items()),
 )

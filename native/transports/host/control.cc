@@ -14,6 +14,7 @@ namespace {
 // What may wait for a peer that does not read its control socket before it is given up.
 constexpr std::size_t kMaxOutboundNbytes = 64U << 20U;
 // How long an introduction may lack its directory when no connect call waits for it.
+constexpr std::uint64_t kPrefaultStep = 64U << 20U;  // some milliseconds
 constexpr double kDirectorySeconds = 5.0;
 
 std::string seconds_text(double seconds) {
@@ -364,8 +365,27 @@ bool ControlPlane::on_segment(Connection& connection, Reader& reader, Frame& fra
   segment.kind = static_cast<SegmentClass>(kind);
   Peer& peer = *connection.peer;
   // A peer that is down maps nothing any more; a route without shm needs no mapping.
-  return peer.down() || peer.route.shared != LinkKind::shm ||
-         peer.add_segment(segment, frame.fds_lost ? UniqueFd() : std::move(frame.fds[0]));
+  if (peer.down() || peer.route.shared != LinkKind::shm) {
+    return true;
+  }
+  if (!peer.add_segment(segment, frame.fds_lost ? UniqueFd() : std::move(frame.fds[0]))) {
+    return false;
+  }
+  if (state_.config.populate) {
+    prefault(peer.id, segment.segment, 0);
+  }
+  return true;
+}
+
+// A part at a time, so that everybody else is heard in between.
+void ControlPlane::prefault(PeerId id, std::uint32_t segment, std::uint64_t offset) {
+  Connection* connection = find(id);
+  if (connection == nullptr || connection->peer->down()) {
+    return;
+  }
+  if (const std::uint64_t next = connection->peer->prefault_segment(segment, offset, kPrefaultStep); next != 0) {
+    state_.host->reactor().post([this, id, segment, next] { prefault(id, segment, next); });
+  }
 }
 
 bool ControlPlane::on_regions(Connection& connection, Reader& reader) {

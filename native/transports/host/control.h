@@ -106,6 +106,7 @@ class ControlPlane final : public Introductions {
   void read_frames(Connection& connection, int budget);
   bool on_frame(Connection& connection, Frame& frame);
   bool on_segment(Connection& connection, Reader& reader, Frame& frame);
+  void prefault(PeerId peer, std::uint32_t segment, std::uint64_t offset);
   bool on_regions(Connection& connection, Reader& reader);
   void send(Connection& connection, const Writer& writer, std::shared_ptr<const Segment> segment = nullptr);
   void flush(Connection& connection);

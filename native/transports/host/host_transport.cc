@@ -67,13 +67,14 @@ Status HostTransport::start(TransportHost& host, const std::string& address, std
     return status;
   }
   state_.address = bound;
-  state_.heap = std::make_shared<SharedHeap>(SharedHeap::Owner{
+  SharedHeap::Owner owner{
       .segment_gone =
           [this](std::uint32_t segment) {
             state_.host->reactor().post([this, segment] { control_.segment_gone(segment); });
           },
       .unmap = [this](std::shared_ptr<Segment> segment) { state_.host->jobs().post([last = std::move(segment)] {}); },
-  });
+  };
+  state_.heap = std::make_shared<SharedHeap>(std::move(owner), state_.config.huge_pages);
   if (state_.config.allow_ptrace) {
     allow_ptrace_if_yama_asks();
   }

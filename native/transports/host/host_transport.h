@@ -22,6 +22,8 @@ class HostTransport final : public Transport, private OpFinisher {
   [[nodiscard]] std::string incarnation() const { return hex(state_.incarnation); }
   [[nodiscard]] std::uint32_t region_count() const { return state_.regions.count(); }
   [[nodiscard]] std::size_t peer_count() const { return state_.peers.count(); }
+  // Of what is allocated here, how much lies on huge pages.
+  [[nodiscard]] std::uint64_t huge_nbytes() const { return state_.heap ? state_.heap->huge_nbytes() : 0; }
 
   [[nodiscard]] const Capabilities& capabilities() const noexcept override { return capabilities_; }
   Status start(TransportHost& host, const std::string& address, std::string& bound, std::string& error) override;

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <utility>
 
+#include "transports/host/mapping.h"
 #include "transports/host/memory_limit.h"
 
 namespace hixl_aio::host {
@@ -20,6 +21,7 @@ constexpr std::uint64_t kSlabNbytes = 4U << 20U;
 constexpr std::uint64_t kCarveLimit = 1U << 20U;  // larger regions get a segment of their own
 constexpr std::uint64_t kAlign = 64;
 constexpr std::uint64_t kReserveStep = 64U << 20U;
+constexpr unsigned kHuge2MiB = 21U << 26U;  // MFD_HUGE_2MB, which not every C library names
 
 constexpr std::uint64_t round_up(std::uint64_t value, std::uint64_t unit) noexcept {
   return (value + unit - 1) / unit * unit;
@@ -52,8 +54,58 @@ bool reserve(int fd, std::uint64_t nbytes) noexcept {
 
 }  // namespace
 
+// The memory of a segment that is shared; from the pool of huge pages if that has enough of them.
+bool Segment::open(std::uint64_t nbytes, bool huge_pages) noexcept {
+#ifdef MFD_HUGETLB
+  // Not what is sealed against writable maps: older kernels do not keep that seal for such pages.
+  if (huge_pages && kind_ == SegmentClass::writable && nbytes >= kHugePage) {
+    const std::uint64_t rounded = round_up(nbytes, kHugePage);
+    fd_.reset(memfd_create("hixl-aio-segment", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_HUGETLB | kHuge2MiB));
+    if (fd_ && ftruncate(fd_.get(), static_cast<off_t>(rounded)) == 0 && reserve(fd_.get(), rounded)) {
+      nbytes_ = rounded;
+      return true;
+    }
+  }
+#endif
+  nbytes_ = nbytes;
+  fd_.reset(memfd_create("hixl-aio-segment", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  return fd_.valid();
+}
+
+// Reserves and maps, page by page or by the huge page. False: errno says why.
+bool Segment::back(bool huge_pages) {
+  const bool shared = kind_ != SegmentClass::local;
+  if (shared && ftruncate(fd_.get(), static_cast<off_t>(nbytes_)) != 0) {
+    return false;
+  }
+  // Reserved from the file, pages are small ones: huge ones come with the first touch of a mapping that asks for them.
+  if (shared && !huge_pages && !reserve(fd_.get(), nbytes_)) {
+    return false;
+  }
+  void* base = map_memory(fd_.get(), nbytes_, PROT_READ | PROT_WRITE, shared ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS);
+  if (base == MAP_FAILED) {
+    return false;
+  }
+  base_ = static_cast<std::byte*>(base);
+  if (huge_pages) {
+    madvise(base_, nbytes_, MADV_HUGEPAGE);
+  }
+  const bool ready = prefault(base_, nbytes_, true);
+  if (!ready && errno != EINVAL && !shared) {
+    return false;
+  }
+  if (shared && huge_pages && !reserve(fd_.get(), nbytes_)) {
+    return false;
+  }
+  if (!ready) {
+    std::memset(base_, 0, nbytes_);
+  }
+  huge_nbytes_ = huge_pages ? huge_nbytes_of(base_, nbytes_) : 0;
+  return true;
+}
+
 std::shared_ptr<Segment> Segment::create(std::uint32_t id, SegmentClass kind, std::uint64_t nbytes, Status& status,
-                                         std::string& error) {
+                                         std::string& error, bool huge_pages) {
   const std::uint64_t available = available_nbytes();
   if (nbytes > available) {
     status = Status::resource_exhausted;
@@ -64,30 +116,17 @@ std::shared_ptr<Segment> Segment::create(std::uint32_t id, SegmentClass kind, st
   segment->id_ = id;
   segment->kind_ = kind;
   segment->nbytes_ = nbytes;
-  int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE;
-  if (kind != SegmentClass::local) {
-    flags = MAP_SHARED;
-    segment->fd_.reset(memfd_create("hixl-aio-segment", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-    if (!segment->fd_) {
-      status = Status::resource_exhausted;
-      error = system_refused("memfd_create");
-      return nullptr;
-    }
-    if (ftruncate(segment->fd_.get(), static_cast<off_t>(nbytes)) != 0 || !reserve(segment->fd_.get(), nbytes)) {
-      const int code = errno;
-      status = Status::resource_exhausted;
-      error = shortage(nbytes, available) + " (" + std::strerror(code) + ")";
-      return nullptr;
-    }
-  }
-  void* base = mmap(nullptr, nbytes, PROT_READ | PROT_WRITE, flags, segment->fd_.get(), 0);
-  if (base == MAP_FAILED) {
-    const int code = errno;
+  if (kind != SegmentClass::local && !segment->open(nbytes, huge_pages)) {
     status = Status::resource_exhausted;
-    error = shortage(nbytes, available) + " (mmap: " + std::strerror(code) + ")";
+    error = system_refused("memfd_create");
     return nullptr;
   }
-  segment->base_ = static_cast<std::byte*>(base);
+  if (!segment->back(huge_pages)) {
+    const int code = errno;
+    status = Status::resource_exhausted;
+    error = shortage(nbytes, available) + " (" + std::strerror(code) + ")";
+    return nullptr;
+  }
   if (kind != SegmentClass::local) {
     int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
     if (kind == SegmentClass::readable) {
@@ -118,7 +157,7 @@ MemoryBlock::~MemoryBlock() {
   }
 }
 
-SharedHeap::SharedHeap(Owner owner) : owner_(std::move(owner)) {}
+SharedHeap::SharedHeap(Owner owner, bool huge_pages) : owner_(std::move(owner)), huge_pages_(huge_pages) {}
 
 void SharedHeap::detach() {
   const std::lock_guard lock(mutex_);
@@ -174,11 +213,13 @@ std::shared_ptr<MemoryBlock> SharedHeap::allocate(std::uint64_t nbytes, SegmentC
     id = block ? 0 : next_segment_++;
   }
   if (!block) {
-    auto segment = Segment::create(id, kind, alone ? round_up(wanted, kPage) : kSlabNbytes, status, error);
+    const bool huge = alone && huge_pages_;
+    auto segment = Segment::create(id, kind, alone ? round_up(wanted, kPage) : kSlabNbytes, status, error, huge);
     if (!segment) {
       return nullptr;
     }
     if (alone) {
+      huge_nbytes_.fetch_add(segment->huge_nbytes(), std::memory_order_relaxed);
       return std::make_shared<MemoryBlock>(std::move(segment), 0, 0, weak_from_this());
     }
     Slab slab;
@@ -188,7 +229,7 @@ std::shared_ptr<MemoryBlock> SharedHeap::allocate(std::uint64_t nbytes, SegmentC
     const std::lock_guard lock(mutex_);
     auto& slabs = slabs_[static_cast<std::size_t>(kind)];
     slabs.push_back(std::move(slab));
-    block = carve(slabs.back(), reserved);
+    return carve(slabs.back(), reserved);  // fresh pages are zeros
   }
   std::memset(block->address(), 0, reserved);  // a reused range must not show what the last region held
   return block;
@@ -218,6 +259,7 @@ void SharedHeap::give_back(std::shared_ptr<Segment> segment, std::uint64_t offse
     return;
   }
   const std::lock_guard lock(mutex_);  // left before `segment`, which may be the last reference
+  huge_nbytes_.fetch_sub(segment->huge_nbytes(), std::memory_order_relaxed);  // none has a slab
   if (reserved != 0) {
     auto& slabs = slabs_[static_cast<std::size_t>(segment->kind())];
     const auto it = std::find_if(slabs.begin(), slabs.end(), [&](const Slab& slab) { return slab.segment == segment; });

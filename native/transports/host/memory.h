@@ -4,9 +4,13 @@
 // then, never a SIGBUS later. Segments that peers may map are memfds sealed against shrinking; the READ class is sealed
 // against new writable maps as well, so that a peer cannot write it through its mapping at all.
 //
+// Where huge pages are asked for, a region that has room for one gets them from the system's pool, else from the kernel's
+// transparent ones, else none.
+//
 // A block stays mapped for as long as anybody holds it: the region, or a view that Python still has.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -34,7 +38,7 @@ enum class SegmentClass : std::uint8_t { local = 0, readable = 1, writable = 2 }
 class Segment {
  public:
   static std::shared_ptr<Segment> create(std::uint32_t id, SegmentClass kind, std::uint64_t nbytes, Status& status,
-                                         std::string& error);
+                                         std::string& error, bool huge_pages = false);
   Segment(const Segment&) = delete;
   Segment& operator=(const Segment&) = delete;
   ~Segment();
@@ -44,14 +48,18 @@ class Segment {
   [[nodiscard]] std::byte* base() const noexcept { return base_; }
   [[nodiscard]] std::uint64_t nbytes() const noexcept { return nbytes_; }
   [[nodiscard]] int fd() const noexcept { return fd_.get(); }  // -1 for local ones
+  [[nodiscard]] std::uint64_t huge_nbytes() const noexcept { return huge_nbytes_; }  // of those asked for
 
  private:
   Segment() = default;
+  bool open(std::uint64_t nbytes, bool huge_pages) noexcept;
+  bool back(bool huge_pages);
   std::uint32_t id_ = 0;
   SegmentClass kind_ = SegmentClass::local;
   UniqueFd fd_;
   std::byte* base_ = nullptr;
   std::uint64_t nbytes_ = 0;
+  std::uint64_t huge_nbytes_ = 0;
 };
 
 class SharedHeap;
@@ -89,9 +97,11 @@ class SharedHeap : public std::enable_shared_from_this<SharedHeap> {
     std::function<void(std::uint32_t)> segment_gone;
     std::function<void(std::shared_ptr<Segment>)> unmap;
   };
-  explicit SharedHeap(Owner owner);
+  explicit SharedHeap(Owner owner, bool huge_pages = false);
 
   std::shared_ptr<MemoryBlock> allocate(std::uint64_t nbytes, SegmentClass kind, Status& status, std::string& error);
+  // Of what is allocated now, how much lies on huge pages. Any thread.
+  [[nodiscard]] std::uint64_t huge_nbytes() const noexcept { return huge_nbytes_.load(std::memory_order_relaxed); }
   // No more news to the owner when this returns: it is going away while blocks may live on.
   void detach();
 
@@ -113,6 +123,8 @@ class SharedHeap : public std::enable_shared_from_this<SharedHeap> {
   std::vector<Slab> slabs_[3];
   std::uint32_t next_segment_ = 1;
   Owner owner_;
+  const bool huge_pages_;
+  std::atomic<std::uint64_t> huge_nbytes_{0};  // relaxed: a statistic
   // A forked child does not take the lock: its holder may not exist there.
   const std::uint32_t epoch_ = FdRegistry::epoch();
 };

@@ -6,12 +6,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <string_view>
 #include <utility>
 
 #include "transports/host/fragile_memory.h"
+#include "transports/host/mapping.h"
 #include "transports/host/streaming.h"
 
 namespace hixl_aio::host {
@@ -192,8 +194,7 @@ bool Peer::add_segment(const SegmentFrame& frame, UniqueFd fd) {
         static_cast<std::uint64_t>(info.st_size) < frame.nbytes) {
       return false;
     }
-    void* base = mmap(nullptr, segment.nbytes, segment.writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED,
-                      fd.get(), 0);
+    void* base = map_memory(fd.get(), segment.nbytes, segment.writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED);
     segment.base = base == MAP_FAILED ? nullptr : static_cast<std::byte*>(base);
   }
   bool added = false;
@@ -205,6 +206,22 @@ bool Peer::add_segment(const SegmentFrame& frame, UniqueFd fd) {
     munmap(segment.base, segment.nbytes);
   }
   return added;
+}
+
+std::uint64_t Peer::prefault_segment(std::uint32_t id_of_segment, std::uint64_t offset, std::uint64_t limit) noexcept {
+  MappedSegment segment;
+  {
+    const std::lock_guard lock(directory_mutex);
+    const auto it = segments_.find(id_of_segment);
+    if (it == segments_.end() || it->second.base == nullptr || offset >= it->second.nbytes) {
+      return 0;
+    }
+    segment = it->second;
+  }
+  // Without the lock, which the loop thread takes as well: only this thread unmaps.
+  const std::uint64_t nbytes = std::min(limit, segment.nbytes - offset);
+  const bool done = prefault(segment.base + offset, nbytes, segment.writable);
+  return done && offset + nbytes < segment.nbytes ? offset + nbytes : 0;
 }
 
 void Peer::drop_segment(std::uint32_t id_of_segment) {

@@ -103,6 +103,8 @@ class Peer {
   // Control thread; take the lock themselves. False: no engine announces that. Without a descriptor the segment is known
   // and not mapped.
   bool add_segment(const SegmentFrame& frame, UniqueFd fd);
+  // Maps up to `limit` bytes of a segment before they are first touched, from `offset` on. Where to go on; 0: that was all.
+  std::uint64_t prefault_segment(std::uint32_t segment, std::uint64_t offset, std::uint64_t limit) noexcept;
   void drop_segment(std::uint32_t segment);
   bool add_region(const RegionFrame& frame);
   void drop_region(std::uint32_t region, std::uint32_t generation);

@@ -12,7 +12,6 @@
 #include "hixl_aio/transport.h"
 #include "transports/host/channel.h"
 #include "transports/host/cooperative.h"
-#include "transports/host/copy_bytes.h"
 #include "transports/host/links.h"
 #include "transports/host/memory.h"
 #include "transports/host/peer.h"
@@ -26,10 +25,12 @@ struct HostConfig {
   std::uint32_t copy_threads = 1;
   std::uint64_t chunk_nbytes = 1U << 20U;
   std::uint64_t inline_nbytes = 64U << 10U;
-  std::uint64_t stream_nbytes = default_stream_nbytes();
+  std::uint64_t stream_nbytes = 8U << 20U;
   std::uint32_t max_regions = 1U << 17U;
   std::uint32_t signal_capacity = 4096;
   bool allow_ptrace = true;
+  bool huge_pages = false;  // for what is allocated here
+  bool populate = false;    // map what peers allocated before it is first touched
 
   // What is out of range; empty: nothing.
   [[nodiscard]] std::string complaint() const;

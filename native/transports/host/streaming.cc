@@ -1,7 +1,5 @@
 #include "transports/host/streaming.h"
 
-#include <unistd.h>
-
 #include <cstring>
 
 #ifdef __SSE2__
@@ -9,11 +7,6 @@
 #endif
 
 namespace hixl_aio::host {
-
-std::uint64_t default_stream_nbytes() noexcept {
-  const long cache = sysconf(_SC_LEVEL3_CACHE_SIZE);  // 0 or -1 where the system does not say
-  return cache > 0 ? static_cast<std::uint64_t>(cache) / 4 : 8U << 20U;
-}
 
 #ifdef __SSE2__
 namespace {

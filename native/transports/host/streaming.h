@@ -13,9 +13,6 @@ namespace hixl_aio::host {
 void stream_bytes(std::byte* to, const std::byte* from, std::size_t nbytes) noexcept;
 void stream_fence() noexcept;
 
-// From how much on that pays: what is smaller, and its source, may well be in the cache and stay there for the reader.
-[[nodiscard]] std::uint64_t default_stream_nbytes() noexcept;
-
 // Says that these bytes are read next: of scattered blocks no processor guesses where the next one starts. A hint; the
 // rest of a block is guessed from its start.
 inline void expect_bytes(const std::byte* from, std::size_t nbytes) noexcept {
