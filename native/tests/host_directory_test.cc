@@ -369,7 +369,8 @@ TEST("a peer's segment that is mapped ahead, part by part, faults no page at its
     getrusage(RUSAGE_THREAD, &before);
     CHECK(test::all_bytes(run.remote, size, std::byte{0x5a}));
     getrusage(RUSAGE_THREAD, &after);
-    CHECK(after.ru_minflt - before.ru_minflt < 16);  // of 2048 pages
+    // Of 2048 pages. A sanitizer touches memory of its own as well.
+    CHECK(test::sanitized || after.ru_minflt - before.ru_minflt < 16);
   }
 }
 
