@@ -91,8 +91,8 @@ class EngineOptions:
             core that this process may use, at most 4.
         chunk_nbytes: large transfers are cut into pieces of this size; a stop takes effect between two of
             them.
-        inline_nbytes: transfers up to this size are copied within the call, where that cannot block. The loop
-            stands still meanwhile: about 0.1 ms for each MiB.
+        inline_nbytes: transfers up to this size, and batches up to four times as large, are copied within the
+            call, where that cannot block. The loop stands still meanwhile: about 0.1 ms for each MiB.
         stream_nbytes: transfers of this size and more are written past the cache, where a thread of ours
             copies.
         max_operations: operations accepted and not yet reported, over all peers.
@@ -118,7 +118,7 @@ class EngineOptions:
     links: tuple[str, ...] = ()
     copy_threads: int | None = None
     chunk_nbytes: int = 1 << 20
-    inline_nbytes: int = 512 << 10
+    inline_nbytes: int = 128 << 10
     stream_nbytes: int = 8 << 20
     max_operations: int = 65536
     max_regions: int = 131072

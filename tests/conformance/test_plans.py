@@ -48,7 +48,8 @@ async def test_a_plan_ends_with_its_engine(link: str) -> None:
 async def test_a_window_does_not_wait_for_who_was_stopped(link: str) -> None:
     """One of three that are to be reversed is cancelled: the other two go on, in reverse."""
     plan = FaultPlan()
-    async with faulty(link, near=plan) as pair:
+    # One thread, so that they end in the order in which the plan hands them on.
+    async with faulty(link, near=plan, copy_threads=1) as pair:
         _, remote = await pair.target(8)
         source = await pair.source(8)
         window = plan.reorder(3)

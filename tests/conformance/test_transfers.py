@@ -197,7 +197,7 @@ async def test_a_closed_region_is_stale_for_its_peers(pair: Pair) -> None:
 
 async def test_many_operations_wait_in_line_and_all_arrive(pair: Pair) -> None:
     """Thousands of puts at once, more than there are credits, end in exactly one result each."""
-    count, size = 3000, 70_000
+    count, size = 3000, 140_000
     region, remote = await pair.target(size)
     source = await pair.source(size, 3)
     operations = [pair.near.put(source, remote) for _ in range(count)]
