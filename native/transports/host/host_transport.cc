@@ -33,7 +33,10 @@ Status parse_reachable(const std::string& address, Address& parsed, std::string&
 }  // namespace
 
 HostTransport::HostTransport(HostConfig config)
-    : state_(std::move(config)), control_(state_), scheduler_(*this, state_.config.chunk_nbytes, state_.config.stream_nbytes), coop_(*this) {
+    : state_(std::move(config)),
+      control_(state_),
+      scheduler_(*this, state_.config.chunk_nbytes, state_.config.stream_nbytes),
+      coop_(*this) {
   capabilities_.name = "host";
   capabilities_.inline_nbytes = state_.config.inline_nbytes;
   capabilities_.post_is_nonblocking = true;
