@@ -19,8 +19,11 @@ void* map_memory(int fd, std::uint64_t nbytes, int protection, int flags) noexce
   if (nbytes < kHugePage) {
     return mmap(nullptr, nbytes, protection, flags, fd, 0);
   }
-  // Room for it wherever the next huge page begins; what is over goes back.
-  void* room = mmap(nullptr, nbytes + kHugePage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  // Room for it wherever the next huge page begins; what is over goes back. Memory of no file is that room itself: what
+  // replaces another mapping is not held against RLIMIT_DATA.
+  const bool replaces = fd >= 0;
+  void* room = replaces ? mmap(nullptr, nbytes + kHugePage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
+                        : mmap(nullptr, nbytes + kHugePage, protection, flags, -1, 0);
   if (room == MAP_FAILED) {
     return MAP_FAILED;
   }
@@ -28,7 +31,7 @@ void* map_memory(int fd, std::uint64_t nbytes, int protection, int flags) noexce
   std::byte* last = first + nbytes + kHugePage;
   std::byte* base = first + (kHugePage - reinterpret_cast<std::uintptr_t>(first) % kHugePage) % kHugePage;
   std::byte* end = base + (nbytes + 4095) / 4096 * 4096;
-  if (mmap(base, nbytes, protection, flags | MAP_FIXED, fd, 0) == MAP_FAILED) {
+  if (replaces && mmap(base, nbytes, protection, flags | MAP_FIXED, fd, 0) == MAP_FAILED) {
     const int code = errno;
     munmap(room, nbytes + kHugePage);
     errno = code;
