@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 
-from hixl_aio.demo.interrupts import Interrupts
+from hixl_aio._program.interrupts import Interrupts
 
 __all__ = ("main",)
 
@@ -17,7 +17,8 @@ __all__ = ("main",)
 def main() -> int:
     """Run the demo; returns its exit status."""
     with Interrupts() as interrupts:
-        from hixl_aio.demo import process, run, supervise
+        from hixl_aio._program import process
+        from hixl_aio.demo import run, supervise
 
         options, *entry = sys.argv[1:]
         values = json.loads(options)

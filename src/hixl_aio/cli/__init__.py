@@ -6,14 +6,14 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hixl_aio.demo.interrupts import Interrupts
+    from hixl_aio._program.interrupts import Interrupts
 
 __all__ = ("main",)
 
 
 def main() -> None:
     """Run the command line."""
-    from hixl_aio.demo.interrupts import Interrupts
+    from hixl_aio._program.interrupts import Interrupts
 
     with Interrupts() as interrupts:  # from the first import on that takes time
         _run(interrupts)

@@ -12,10 +12,10 @@ import sys
 import threading
 from types import FrameType
 
+from hixl_aio._program.process import outlive_parent
 from hixl_aio.demo.child import claim_output
 from hixl_aio.demo.errors import DownloadError
 from hixl_aio.demo.messages import Done, Failed, Fetched, Message, encode_message
-from hixl_aio.demo.process import outlive_parent
 from hixl_aio.demo.weights import ensure, sweep
 
 __all__ = ("main",)

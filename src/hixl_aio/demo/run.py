@@ -7,8 +7,8 @@ import importlib.util
 from dataclasses import dataclass, field
 from typing import Final
 
+from hixl_aio._program.interrupts import Interrupts
 from hixl_aio.demo.errors import DemoError, HandoffError, MissingError, first_leaf
-from hixl_aio.demo.interrupts import Interrupts
 from hixl_aio.demo.messages import (
     Connect,
     Connected,

@@ -10,10 +10,10 @@ import subprocess
 from collections.abc import AsyncIterator, Callable
 from typing import Final
 
+from hixl_aio._program.process import child_command, child_environment
 from hixl_aio.demo.channel import Channel
 from hixl_aio.demo.errors import ChildError, DemoError, LostError, ToldError, first_leaf
 from hixl_aio.demo.messages import Done, Failed, Message
-from hixl_aio.demo.process import child_command, child_environment
 
 __all__ = ("Child", "Children", "Hear", "children")
 

@@ -24,9 +24,9 @@ import platformdirs
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
+from hixl_aio._program.process import child_command
 from hixl_aio.demo.errors import DownloadError
 from hixl_aio.demo.notices import is_watched, show_cursor, tell
-from hixl_aio.demo.process import child_command
 
 __all__ = (
     "CACHE_VARIABLE",

@@ -11,11 +11,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from hixl_aio._program.process import child_environment
 from hixl_aio.demo.errors import CacheError, DamagedError, WeightsError
 from hixl_aio.demo.gguf import Array
 from hixl_aio.demo.llama import KVCache, LlamaWeights, advance, greedy
 from hixl_aio.demo.models import TINY_CONFIG, Model, tiny_weights
-from hixl_aio.demo.process import child_environment
 
 from .support import new_cache, prefill, say
 

@@ -1,4 +1,4 @@
-"""How a child of the demo starts: its environment, and dying with its parent before anything else.
+"""How a child of a program of ours starts: its environment, and dying with its parent before anything else.
 
 The file is run as a script, which then runs the child's own module: importing takes a second on a busy
 machine, during which a parent may die. It therefore imports nothing but the standard library.

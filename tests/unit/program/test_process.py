@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import hixl_aio.demo
-from hixl_aio.demo.process import child_environment
+from hixl_aio._program.process import child_environment
 
 
 def test_one_blas_thread() -> None:
@@ -21,10 +21,8 @@ def test_one_blas_thread() -> None:
 
 def test_the_parent_needs_no_numpy() -> None:
     """Fetching weights, reading prompts and starting children import neither NumPy nor each other's users."""
-    modules = ("process", "weights", "prompts", "errors")
-    code = (
-        f"import sys\nfor m in {modules}: __import__('hixl_aio.demo.' + m)\nassert 'numpy' not in sys.modules"
-    )
+    modules = ("_program.process", "demo.weights", "demo.prompts", "demo.errors")
+    code = f"import sys\nfor m in {modules}: __import__('hixl_aio.' + m)\nassert 'numpy' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
@@ -37,7 +35,7 @@ sys.stdin.read()
 """
 LEAF = """
 import os, signal, sys
-from hixl_aio.demo.process import die_with_parent
+from hixl_aio._program.process import die_with_parent
 die_with_parent(int(sys.argv[1]))
 print(os.getpid(), flush=True)
 signal.pause()

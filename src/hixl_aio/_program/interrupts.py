@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Final
 
-from hixl_aio.demo.notices import tell
+from hixl_aio._program.notices import tell
 
 __all__ = ("Interrupts",)
 
@@ -52,7 +52,7 @@ class Interrupts:
             return
         self._obeyed = signal.Signals(number)
         if self._cancel is None:
-            tell(_SIGNALS[self._obeyed], after_key=True)
+            tell("hixl-aio", _SIGNALS[self._obeyed], after_key=True)
             os._exit(self.status)
         self._cancel()
 
