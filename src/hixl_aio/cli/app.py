@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from pathlib import Path
 from typing import Annotated, Final, NoReturn
 
 import typer
@@ -47,6 +48,13 @@ class LinkChoice(enum.StrEnum):
     shm = "shm"
     cma = "cma"
     cooperative = "cooperative"
+
+
+class LoopChoice(enum.StrEnum):
+    """Which event loop runs."""
+
+    asyncio = "asyncio"
+    uvloop = "uvloop"
 
 
 def _print_version(wanted: bool) -> None:
@@ -128,6 +136,40 @@ def demo(
     except DemoError as error:
         fail(str(error))
     raise typer.Exit(run_demo(options, context.obj))
+
+
+@app.command()
+def bench(
+    context: typer.Context,
+    quick: Annotated[bool, typer.Option("--quick", help="Small sizes, under 30 seconds.")] = False,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--only",
+            metavar="PATTERN",
+            help="These workloads only, as put.shm or 'put.*.128B'; may be repeated.",
+        ),
+    ] = None,
+    loop: Annotated[
+        list[LoopChoice] | None,
+        typer.Option("--loop", help="Run on this loop; may be repeated. Both, or asyncio with --quick."),
+    ] = None,
+    listing: Annotated[bool, typer.Option("--list", help="Print the names of the workloads.")] = False,
+    json: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", dir_okay=False, help="Write all results there.")
+    ] = None,
+) -> None:
+    """Measure transfers between two processes, each beside what the machine can do."""
+    from hixl_aio.bench.main import Request, run_command
+
+    request = Request(
+        quick=quick,
+        only=tuple(only or ()),
+        loops=tuple(kind.value for kind in loop or ()),
+        listing=listing,
+        json=json,
+    )
+    raise typer.Exit(run_command(request, context.obj))
 
 
 def fail(message: str) -> NoReturn:

@@ -1,0 +1,102 @@
+"""Puts and gets of one run, over all sizes and links; and the sizes that people compare."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+from typing import Final
+
+from hixl_aio import Engine
+from hixl_aio.bench.floors import awaited_bare_copy, awaited_copy, awaited_memmove, copies, processes
+from hixl_aio.bench.measure import Case, Measure, Timed
+from hixl_aio.bench.places import view_at
+from hixl_aio.bench.stage import LINKS, Span, Stage
+from hixl_aio.bench.workload import GIB, KIB, MIB, Prepare, Target, Workload, size_text
+
+__all__ = ("transfers",)
+
+_POWERS: Final = tuple(8 << 2 * power for power in range(14))
+_SIZES: Final = tuple(sorted({*_POWERS, 16 * MIB, 256 * MIB, GIB}))
+_QUICK: Final = frozenset({8, 128, 128 * KIB, 16 * MIB})
+_AWAITED: Final = "call + memcpy + await"
+_CTYPES: Final = "ctypes.memmove + await"
+_BARE: Final = "bare call + memcpy + await"
+_SMALL: Final = 64 * KIB  # up to here the call and the await weigh
+_SOCKETS: Final = frozenset({128, 128 * KIB, 16 * MIB, 128 * MIB, 256 * MIB, GIB})
+
+
+def transfers() -> Iterator[Workload]:
+    """All of them."""
+    for link in LINKS:
+        for kind in ("put", "get"):
+            for nbytes in _SIZES:
+                yield Workload(
+                    name=f"{kind}.{link}.{size_text(nbytes)}",
+                    prepare=_prepare(kind, link, nbytes),
+                    params={"link": link, "nbytes": nbytes},
+                    target=_target(kind, link, nbytes),
+                    quick=nbytes in _QUICK,
+                )
+
+
+def _target(kind: str, link: str, nbytes: int) -> Target | None:
+    if link == "shm" and nbytes == 128:
+        return Target(3.0, against=(_AWAITED,))
+    if link == "shm" and kind == "put" and nbytes == 128 * KIB:
+        return Target(1.3, 5e-6, against=("memcpy",))
+    if link == "shm" and kind == "put" and nbytes in (16 * MIB, 128 * MIB, GIB):
+        return Target(1 / 0.95, against=("memcpy", "memcpy, 2 threads", "streaming", "streaming, 2 threads"))
+    if link == "cma" and kind == "put" and nbytes in (128 * MIB, GIB):
+        return Target(1 / 0.95, against=("process_vm_writev",))
+    return None
+
+
+def _prepare(kind: str, link: str, nbytes: int) -> Prepare:
+    @contextlib.asynccontextmanager
+    async def prepare(stage: Stage) -> AsyncIterator[Case]:
+        span = await stage.span(link, nbytes)
+        engine = (await stage.side(link)).engine
+        floors, others = _floors(stage, span, nbytes, is_get=kind == "get")
+        if kind == "put" and nbytes in _SOCKETS and link == "shm":
+            others |= stage.socket_floors(nbytes)
+        work = _puts(engine, span) if kind == "put" else _gets(engine, span)
+        yield Case(work, floors, others)
+
+    return prepare
+
+
+def _puts(engine: Engine, span: Span) -> Timed:
+    async def run(repetitions: int) -> None:
+        put, source, target = engine.put, span.local, span.remote
+        for _ in range(repetitions):
+            await put(source, target)
+
+    return Timed(run)
+
+
+def _gets(engine: Engine, span: Span) -> Timed:
+    async def run(repetitions: int) -> None:
+        get, source, target = engine.get, span.remote, span.local
+        for _ in range(repetitions):
+            await get(source, target)
+
+    return Timed(run)
+
+
+def _floors(
+    stage: Stage, span: Span, nbytes: int, *, is_get: bool
+) -> tuple[dict[str, Measure], dict[str, Measure]]:
+    """Floors, and what else is worth a look."""
+    if span.mapped_address is None:
+        here, there, pid = span.local_address, span.remote_address, stage.pair.pid
+        return {**processes(pid, there, here, nbytes, read=is_get, cores=stage.cores)}, {}
+    ends = span.mapped_address, span.local_address
+    to, source = reversed(ends) if is_get else ends
+    if nbytes > _SMALL:
+        return {**copies(to, source, nbytes, cores=stage.cores)}, {}
+    floor = awaited_copy(view_at(to, nbytes), view_at(source, nbytes))
+    others: dict[str, Measure] = {
+        _BARE: awaited_bare_copy(to, source, nbytes),
+        _CTYPES: awaited_memmove(to, source, nbytes),
+    }
+    return {_AWAITED: floor}, others
