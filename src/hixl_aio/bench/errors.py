@@ -6,6 +6,8 @@ __all__ = (
     "BenchError",
     "FileError",
     "InterruptedRunError",
+    "MissingError",
+    "OptionError",
     "SelectionError",
     "TargetLostError",
     "WorkloadError",
@@ -25,6 +27,18 @@ class TargetLostError(BenchError):
     """The second process ended before its work did. Fields: how it ended."""
 
     template = "the target process {0}; nothing was left behind. Run again, with HIXL_AIO_LOG=debug for more"
+
+
+class MissingError(BenchError):
+    """A package that an option needs is not installed. Fields: option, package, the extra that has it."""
+
+    template = "{0} needs {1}, which is not installed; pip install 'hixl-aio[{2}]'"
+
+
+class OptionError(BenchError):
+    """An engine cannot have this option. Fields: what was given, what is wrong."""
+
+    template = "--option {0}: {1}"
 
 
 class WorkloadError(BenchError):

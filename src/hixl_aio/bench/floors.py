@@ -21,6 +21,8 @@ __all__ = (
     "awaited_copy",
     "awaited_memmove",
     "copies",
+    "done_copies",
+    "memcpy",
     "processes",
     "send_blocking",
     "send_streams",
@@ -57,6 +59,18 @@ def awaited_copy(to: memoryview, source: memoryview) -> Timed:
             await done
 
     return Timed(run)
+
+
+def done_copies(to: memoryview, source: memoryview, count: int) -> Run:
+    """So many of these calls, then as many awaits of done awaitables."""
+    copy, done, nbytes = _floors.copy_between, _Done(), source.nbytes
+
+    async def run(repetitions: int) -> None:
+        for _ in range(repetitions):
+            for _ in [copy(to, 0, source, 0, nbytes) for _ in range(count)]:
+                await done
+
+    return run
 
 
 def awaited_bare_copy(to: int, source: int, nbytes: int) -> Timed:
@@ -97,6 +111,11 @@ def copies(to: int, source: int, nbytes: int, *, cores: int) -> dict[str, Timed]
 
 _TWO_HELP: Final = 128 << 10
 _STREAMING_HELPS: Final = 1 << 20
+
+
+def memcpy(to: int, source: int, nbytes: int) -> Timed:
+    """A memcpy with one thread."""
+    return _copy_many(to, source, nbytes, 1, streaming=False)
 
 
 def _copy_many(to: int, source: int, nbytes: int, threads: int, *, streaming: bool) -> Timed:

@@ -10,7 +10,7 @@ from typing import Final, Protocol
 
 from hixl_aio.bench.statistics import Spread, Summary, quantile, spread_of, summarise
 
-__all__ = ("Case", "Measure", "Measurement", "Pace", "Sampled", "Timed", "measure")
+__all__ = ("Case", "Known", "Measure", "Measurement", "Pace", "Sampled", "Timed", "measure")
 
 _SINGLES: Final = 0.15  # of the time goes to single calls, for the tail
 _CALIBRATION: Final = 0.25
@@ -94,6 +94,26 @@ class Sampled:
 
     async def singles(self, seconds: float, most: int) -> Sequence[float]:
         return self.seen
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Something that was found out while setting up, and stays as it is.
+
+    Attributes:
+        value: what was found.
+    """
+
+    value: float
+
+    async def calibrate(self, seconds: float) -> int:
+        return 1
+
+    async def round(self, repetitions: int) -> float:
+        return self.value
+
+    async def singles(self, seconds: float, most: int) -> Sequence[float]:
+        return ()
 
 
 @dataclass(frozen=True, slots=True)

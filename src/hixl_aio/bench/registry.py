@@ -6,6 +6,12 @@ import fnmatch
 from collections.abc import Sequence
 
 from hixl_aio.bench.errors import SelectionError
+from hixl_aio.bench.growth import growth
+from hixl_aio.bench.life import idling, starts
+from hixl_aio.bench.operations import batches, rates, table
+from hixl_aio.bench.shares import shares
+from hixl_aio.bench.signals import signals
+from hixl_aio.bench.stalls import stalls
 from hixl_aio.bench.transfers import transfers
 from hixl_aio.bench.workload import Workload
 
@@ -14,7 +20,18 @@ __all__ = ("all_workloads", "families", "select")
 
 def all_workloads() -> tuple[Workload, ...]:
     """All of them."""
-    return (*transfers(),)
+    return (
+        *transfers(),
+        *table(),
+        *rates(),
+        *batches(),
+        *signals(),
+        *shares(),
+        *stalls(),
+        *starts(),
+        *idling(),
+        *growth(),
+    )
 
 
 def families() -> frozenset[str]:

@@ -13,13 +13,14 @@ from hixl_aio.bench.loops import new_loop
 from hixl_aio.bench.measure import Pace, measure
 from hixl_aio.bench.pair import Pair, pair
 from hixl_aio.bench.report import SCHEMA, Report, Result, describe_machine, result_of
+from hixl_aio.bench.resources import Load
 from hixl_aio.bench.stage import Stage
 from hixl_aio.bench.workload import Workload
 
 __all__ = ("BenchOptions", "Watch", "run_bench")
 
-_QUICK: Final = Pace(budget=0.12, turn=0.002, least=5, most=200, singles=1000)
-_FULL: Final = Pace(budget=1.5, turn=0.01, least=7, most=400, singles=5000)
+_QUICK: Final = Pace(budget=0.12, turn=0.0005, least=5, most=200, singles=1000)
+_FULL: Final = Pace(budget=1.5, turn=0.002, least=7, most=400, singles=5000)
 
 Watch = Callable[[str, Workload, Result | None], None]
 """Is told of each workload before it runs (with None) and afterwards, with the loop."""
@@ -62,14 +63,18 @@ def run_bench(options: BenchOptions, watch: Watch, interrupts: Interrupts) -> Re
     Raises:
         BenchError: the run broke or was interrupted; nothing is left behind.
     """
-    run = _Run(options, watch)
+    run, load = _Run(options, watch), Load()
     with interrupts.cancelling(run.cancel):
         try:
             for loop in options.loops:
                 run.on(loop)
         except asyncio.CancelledError:
             raise InterruptedRunError(interrupts.words or "cancelled") from None
-    machine = describe_machine() | {"options": dict(options.engine), "loops": list(options.loops)}
+    machine = describe_machine() | {
+        "options": dict(options.engine),
+        "loops": list(options.loops),
+        "others": load.others(),
+    }
     return Report(SCHEMA, machine, options.quick, tuple(run.results))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -10,13 +11,17 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from hixl_aio.bench.compare import Comparison
 from hixl_aio.bench.report import Report, Result
 from hixl_aio.bench.run import BenchOptions, Watch
+from hixl_aio.bench.statistics import Spread
 from hixl_aio.bench.workload import Workload, quantity_text
 
-__all__ = ("print_list", "print_report", "progress")
+__all__ = ("print_comparison", "print_list", "print_report", "progress")
 
 _WORTH_BANDWIDTH: Final = 64 << 10
+_BUSY: Final = 0.1  # cores
+_MOVING: Final = ("put.", "get.", "table.", "batch.")
 
 
 @contextlib.contextmanager
@@ -52,6 +57,10 @@ def print_report(report: Report, console: Console) -> None:
         table.add_row(*_row(result))
     console.print(table)
     _print_targets(report, console)
+    others = report.machine.get("others", 0.0)
+    if others > _BUSY:
+        text = f"Other programs kept {others:.1f} cores busy meanwhile: run again when the machine is quiet."
+        console.print(f"[yellow]{text}[/]", highlight=False)
 
 
 _CAPTION: Final = "To the floor: the ratio in each round, its median; in brackets its quartiles."
@@ -71,17 +80,42 @@ def _row(result: Result) -> tuple[str, ...]:
     unit = result.unit
     median = quantity_text(result.work.median, unit)
     nbytes = result.params.get("nbytes")
-    if unit == "s" and isinstance(nbytes, int) and nbytes >= _WORTH_BANDWIDTH:
+    if result.name.startswith(_MOVING) and isinstance(nbytes, int) and nbytes >= _WORTH_BANDWIDTH:
         median += f" ({nbytes / result.work.median / 1e9:.1f} GB/s)"
     ratio = ""
     if result.floor:
-        spread = result.ratios[result.floor]
-        ratio = f"{spread.median:.2f} ({spread.low:.2f} to {spread.high:.2f})"
+        ratio = _ratio(result.ratios[result.floor])
     floors = ", ".join(
         f"{name} {quantity_text(each.median, unit)}"
         for name, each in {**result.floors, **result.others}.items()
     )
     return result.name, result.loop, median, quantity_text(result.work.p99, unit), ratio, floors
+
+
+def print_comparison(comparison: Comparison, console: Console) -> None:
+    """What changed beyond the noise."""
+    table = Table(title="By the ratio to the floor", title_justify="left")
+    for name in ("", "workload", "loop", "change", "old", "new", "floor"):
+        table.add_column(name, no_wrap=name != "floor")
+    for change in comparison.changes:
+        if change.kind in _SILENT:
+            continue
+        word = f"[{_COLOURS.get(change.kind, 'yellow')}]{change.kind}[/]"
+        factor = f"x {change.factor:.2f}" if change.old is not None else ""
+        old, new = map(_ratio, (change.old, change.new))
+        table.add_row(word, change.name, change.loop, factor, old, new, change.floor or "bytes")
+    if table.row_count:
+        console.print(table)
+    counts = Counter(change.kind for change in comparison.changes)
+    console.print(", ".join(f"{count} {kind}" for kind, count in counts.items()), highlight=False)
+
+
+_SILENT: Final = frozenset({"same", "no floor"})
+_COLOURS: Final = {"slower": "red", "broke": "red", "faster": "green"}
+
+
+def _ratio(spread: Spread | None) -> str:
+    return "" if spread is None else f"{spread.median:.2f} ({spread.low:.2f} to {spread.high:.2f})"
 
 
 def _print_targets(report: Report, console: Console) -> None:

@@ -5,20 +5,21 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from hixl_aio import Engine, EngineOptions, LocalView, MemoryRegion, Peer, RemoteView
+from hixl_aio import Access, Engine, EngineOptions, LocalView, MemoryRegion, Peer, RemoteView
 from hixl_aio.bench.floors import send_blocking, send_streams
 from hixl_aio.bench.measure import Timed
 from hixl_aio.bench.pair import Pair
 from hixl_aio.bench.places import Place, address_of, anonymous, mapping_of
 
-__all__ = ("LINKS", "Span", "Stage")
+__all__ = ("LINKS", "NO_OPTIONS", "Side", "Span", "Stage")
 
 LINKS: Final = ("shm", "cma", "cooperative")
-_LABEL: Final = "arena"
+NO_OPTIONS: Final[Mapping[str, Any]] = {}
+_ARENA: Final = "arena"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +41,20 @@ class Span:
 
 
 @dataclass(slots=True)
-class _Side:
-    """A pair of engines that are joined by one kind of link, and the memory between them."""
+class Side:
+    """A pair of engines that are joined by one kind of link, and the memory between them.
+
+    Attributes:
+        link: its kind.
+        options: the engines' own, beside those of the run.
+        engine: ours.
+        peer: the target's, as ours sees it.
+        ends: what closing means.
+        nbytes, region, place: the memory of `Stage.span`.
+    """
 
     link: str
+    options: Mapping[str, Any]
     engine: Engine
     peer: Peer
     ends: contextlib.AsyncExitStack
@@ -67,42 +78,41 @@ class Stage:
     loop: str
     quick: bool
     options: Mapping[str, Any] = field(default_factory=dict)
-    _side: _Side | None = None
+    _side: Side | None = None
 
     @property
     def cores(self) -> int:
         """Those that this process may use."""
         return len(os.sched_getaffinity(0))
 
-    async def side(self, link: str, options: Mapping[str, Any] | None = None) -> _Side:
-        """Engines that are joined by this link alone; those of another link are closed.
+    async def side(self, link: str, options: Mapping[str, Any] = NO_OPTIONS) -> Side:
+        """Engines that are joined by this link alone. One pair is open at a time: others are closed.
 
         Args:
             link: its kind.
-            options: other than the run's; then the engines are new in any case.
+            options: other than the run's.
         """
-        if self._side is not None and self._side.link == link and options is None:
+        if self._side is not None and (self._side.link, self._side.options) == (link, options):
             return self._side
         await self.clear()
-        chosen = {**self.options, **(options or {}), "links": [link]}
+        chosen = {**self.options, **options, "links": (link,)}
         async with contextlib.AsyncExitStack() as ends:
+            # Ours says good-bye first: it closes before the target's.
             address = (await self.pair.ask("open", options=chosen))["address"]
             ends.push_async_callback(self.pair.ask, "close")
-            engine = await ends.enter_async_context(
-                Engine(options=EngineOptions(**{**chosen, "links": (link,)}))
-            )
+            engine = await ends.enter_async_context(Engine(options=EngineOptions(**chosen)))
             peer = await engine.connect(address)
-            self._side = _Side(link if options is None else "", engine, peer, ends.pop_all())
+            self._side = Side(link, options, engine, peer, ends.pop_all())
         return self._side
 
-    async def span(self, link: str, nbytes: int) -> Span:
+    async def span(self, link: str, nbytes: int, options: Mapping[str, Any] = NO_OPTIONS) -> Span:
         """Memory for transfers over this link, touched on both sides."""
-        side = await self.side(link)
+        side = await self.side(link, options)
         if side.nbytes < nbytes:
             await self._grow(side, nbytes)
         assert side.region is not None
         assert side.place is not None
-        remote = side.peer.region(_LABEL)[0:nbytes]
+        remote = side.peer.region(_ARENA)[0:nbytes]
         await side.engine.put(side.region[0:nbytes], remote)
         return Span(
             local=side.region[0:nbytes],
@@ -112,17 +122,34 @@ class Stage:
             remote_address=side.place.address,
         )
 
-    async def _grow(self, side: _Side, nbytes: int) -> None:
-        shared = side.link == "shm"
+    async def _grow(self, side: Side, nbytes: int) -> None:
         if side.region is not None:
             await side.region.aclose()
-            await self.pair.ask("drop", label=_LABEL)
-        side.place = Place(**await self.pair.ask("region", label=_LABEL, nbytes=nbytes, shared=shared))
-        engine = side.engine
-        side.region = await (engine.allocate(nbytes) if shared else engine.register(anonymous(nbytes)))
-        ctypes.memset(address_of(side.region), 1, nbytes)
+            await self.pair.ask("drop", label=_ARENA)
+        shared = side.link == "shm"
+        side.place = Place(**await self.pair.ask("region", label=_ARENA, nbytes=nbytes, shared=shared))
+        side.region = await self.memory(side, nbytes)
         side.nbytes = nbytes
         await side.peer.refresh()
+
+    async def memory(
+        self, side: Side, nbytes: int, *, label: str | None = None, access: Access = Access.LOCAL
+    ) -> MemoryRegion:
+        """Memory here, of the kind that a link moves, touched."""
+        if side.link == "shm":
+            region = await side.engine.allocate(nbytes, label=label, access=access)
+        else:
+            region = await side.engine.register(anonymous(nbytes), label=label, access=access)
+        ctypes.memset(address_of(region), 1, nbytes)
+        return region
+
+    @contextlib.asynccontextmanager
+    async def crowd(self, count: int, nbytes: int) -> AsyncIterator[list[str]]:
+        """More engines in the target for a block, each with a region "inbox". Their addresses."""
+        try:
+            yield await self.pair.ask("crowd", count=count, nbytes=nbytes)
+        finally:
+            await self.pair.ask("disperse")
 
     async def clear(self) -> None:
         """Close what is open."""

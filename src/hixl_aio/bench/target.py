@@ -9,10 +9,10 @@ import asyncio
 import contextlib
 import ctypes
 import os
-import resource
 import socket
 import sys
 import threading
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from typing import Any, Final
@@ -22,6 +22,7 @@ from hixl_aio.bench import _floors
 from hixl_aio.bench.floors import answer_blocking, answer_streams
 from hixl_aio.bench.loops import new_loop
 from hixl_aio.bench.places import address_of, anonymous, find_place
+from hixl_aio.bench.resources import Ticker, make_regions, resident_nbytes
 from hixl_aio.bench.wire import MAX_LINE, Inheritance, receive, send
 
 __all__ = ("Target", "main")
@@ -35,6 +36,10 @@ class Target:
     def __init__(self) -> None:
         self._engine: Engine | None = None
         self._regions: dict[str, MemoryRegion] = {}
+        self._echo: asyncio.Task[None] | None = None
+        self._crowd = contextlib.AsyncExitStack()
+        self._addresses: list[str] = []
+        self._ticker = Ticker()
 
     @property
     def engine(self) -> Engine:
@@ -54,6 +59,7 @@ class Target:
 
     async def close(self) -> object:
         """Close it, with all its regions."""
+        await self.quiet()
         engine, self._engine = self._engine, None
         self._regions.clear()
         if engine is not None:
@@ -76,10 +82,71 @@ class Target:
         await self._regions.pop(label).aclose()
         return None
 
+    # ---- signals
+
+    async def echo(self, label: str, with_put: bool) -> object:
+        """Answer each signal "ping" of the first peer with "pong", after a put into its region or alone."""
+        await self.quiet()
+        self._echo = asyncio.create_task(self._answer_signals(label, with_put))
+        return None
+
+    async def quiet(self) -> object:
+        """Stop answering."""
+        echo, self._echo = self._echo, None
+        if echo is not None:
+            echo.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await echo
+        return None
+
+    async def _answer_signals(self, label: str, with_put: bool) -> None:
+        engine = self.engine
+        peer = next(iter(engine.peers.values()))
+        await peer.refresh()
+        inbox = peer.region(label)
+        source = await engine.allocate(inbox.nbytes)
+        while True:
+            await engine.wait_signal("ping")
+            if with_put:
+                engine.put(source, inbox, signal="pong")
+            else:
+                engine.signal(peer, "pong")
+
+    # ---- more engines
+
+    async def crowd(self, count: int, nbytes: int) -> object:
+        """Open so many engines more, each with a region "inbox". Their addresses."""
+        for _ in range(count):
+            engine = await self._crowd.enter_async_context(Engine())
+            await engine.allocate(nbytes, label="inbox", access=Access.READ_WRITE)
+            self._addresses.append(engine.address)
+        return self._addresses
+
+    async def disperse(self) -> object:
+        """Close them."""
+        self._addresses.clear()
+        await self._crowd.aclose()
+        return None
+
+    async def regions(self, count: int, nbytes: int) -> object:
+        """Make so many regions more, of this size, with numbers for labels."""
+        await make_regions(self.engine, count, nbytes)
+        return None
+
+    # ---- what it costs
+
+    async def tick(self) -> object:
+        """Start a ticker on this loop."""
+        self._ticker.start()
+        return None
+
+    async def gaps(self) -> object:
+        """Stop it, and give the gaps between its ticks."""
+        return await self._ticker.stop()
+
     async def usage(self) -> object:
         """Seconds of processor time, and bytes of memory."""
-        spent = resource.getrusage(resource.RUSAGE_SELF)
-        return {"cpu": spent.ru_utime + spent.ru_stime}
+        return {"cpu": time.process_time(), "memory": resident_nbytes()}
 
 
 def _answer_loop(given: Inheritance) -> None:
@@ -111,6 +178,7 @@ async def _serve(given: Inheritance) -> None:
     finally:
         loop.remove_reader(given.loop_ping)
         await target.close()
+        await target.disperse()
         answering.cancel()
         for each in (writer, streams[1]):
             each.close()

@@ -13,16 +13,16 @@ from hixl_aio.bench.places import view_at
 from hixl_aio.bench.stage import LINKS, Span, Stage
 from hixl_aio.bench.workload import GIB, KIB, MIB, Prepare, Target, Workload, size_text
 
-__all__ = ("transfers",)
+__all__ = ("AWAITED", "SIZES_OF_THE_TABLE", "floors_of", "gets", "puts", "transfers")
 
 _POWERS: Final = tuple(8 << 2 * power for power in range(14))
 _SIZES: Final = tuple(sorted({*_POWERS, 16 * MIB, 256 * MIB, GIB}))
 _QUICK: Final = frozenset({8, 128, 128 * KIB, 16 * MIB})
-_AWAITED: Final = "call + memcpy + await"
+AWAITED: Final = "call + memcpy + await"
 _CTYPES: Final = "ctypes.memmove + await"
 _BARE: Final = "bare call + memcpy + await"
 _SMALL: Final = 64 * KIB  # up to here the call and the await weigh
-_SOCKETS: Final = frozenset({128, 128 * KIB, 16 * MIB, 128 * MIB, 256 * MIB, GIB})
+SIZES_OF_THE_TABLE: Final = (128, 128 * KIB, 128 * MIB, 256 * MIB, GIB)
 
 
 def transfers() -> Iterator[Workload]:
@@ -41,7 +41,7 @@ def transfers() -> Iterator[Workload]:
 
 def _target(kind: str, link: str, nbytes: int) -> Target | None:
     if link == "shm" and nbytes == 128:
-        return Target(3.0, against=(_AWAITED,))
+        return Target(3.0, against=(AWAITED,))
     if link == "shm" and kind == "put" and nbytes == 128 * KIB:
         return Target(1.3, 5e-6, against=("memcpy",))
     if link == "shm" and kind == "put" and nbytes in (16 * MIB, 128 * MIB, GIB):
@@ -56,16 +56,16 @@ def _prepare(kind: str, link: str, nbytes: int) -> Prepare:
     async def prepare(stage: Stage) -> AsyncIterator[Case]:
         span = await stage.span(link, nbytes)
         engine = (await stage.side(link)).engine
-        floors, others = _floors(stage, span, nbytes, is_get=kind == "get")
-        if kind == "put" and nbytes in _SOCKETS and link == "shm":
-            others |= stage.socket_floors(nbytes)
-        work = _puts(engine, span) if kind == "put" else _gets(engine, span)
+        floors, others = floors_of(stage, span, nbytes, is_get=kind == "get")
+        work = puts(engine, span) if kind == "put" else gets(engine, span)
         yield Case(work, floors, others)
 
     return prepare
 
 
-def _puts(engine: Engine, span: Span) -> Timed:
+def puts(engine: Engine, span: Span) -> Timed:
+    """One put after the other, each awaited."""
+
     async def run(repetitions: int) -> None:
         put, source, target = engine.put, span.local, span.remote
         for _ in range(repetitions):
@@ -74,7 +74,9 @@ def _puts(engine: Engine, span: Span) -> Timed:
     return Timed(run)
 
 
-def _gets(engine: Engine, span: Span) -> Timed:
+def gets(engine: Engine, span: Span) -> Timed:
+    """One get after the other, each awaited."""
+
     async def run(repetitions: int) -> None:
         get, source, target = engine.get, span.remote, span.local
         for _ in range(repetitions):
@@ -83,7 +85,7 @@ def _gets(engine: Engine, span: Span) -> Timed:
     return Timed(run)
 
 
-def _floors(
+def floors_of(
     stage: Stage, span: Span, nbytes: int, *, is_get: bool
 ) -> tuple[dict[str, Measure], dict[str, Measure]]:
     """Floors, and what else is worth a look."""
@@ -99,4 +101,4 @@ def _floors(
         _BARE: awaited_bare_copy(to, source, nbytes),
         _CTYPES: awaited_memmove(to, source, nbytes),
     }
-    return {_AWAITED: floor}, others
+    return {AWAITED: floor}, others

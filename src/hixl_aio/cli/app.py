@@ -158,16 +158,40 @@ def bench(
     json: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", dir_okay=False, help="Write all results there.")
     ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            "--plot", metavar="FILE.png", dir_okay=False, help="Draw latency and bandwidth over size."
+        ),
+    ] = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--option", metavar="NAME=VALUE", help="An option of the engines on both sides; may be repeated."
+        ),
+    ] = None,
+    compare: Annotated[
+        tuple[Path, Path] | None,
+        typer.Option(
+            "--compare",
+            metavar="OLD.json NEW.json",
+            help="Run nothing: print what got slower between two runs. Status 1 if anything did.",
+        ),
+    ] = None,
 ) -> None:
     """Measure transfers between two processes, each beside what the machine can do."""
-    from hixl_aio.bench.main import Request, run_command
+    from hixl_aio.bench.main import Request, compare_command, run_command
 
+    if compare is not None:
+        raise typer.Exit(compare_command(*compare))
     request = Request(
         quick=quick,
         only=tuple(only or ()),
         loops=tuple(kind.value for kind in loop or ()),
         listing=listing,
         json=json,
+        plot=plot,
+        options=tuple(option or ()),
     )
     raise typer.Exit(run_command(request, context.obj))
 
