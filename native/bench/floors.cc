@@ -95,7 +95,7 @@ struct Share {
 
 Share share_of(std::size_t nbytes, unsigned threads, unsigned index) {
   constexpr std::size_t kUnit = 4096;
-  const std::size_t each = (nbytes / threads + kUnit - 1) / kUnit * kUnit;
+  const std::size_t each = ((nbytes + threads - 1) / threads + kUnit - 1) / kUnit * kUnit;
   const std::size_t begin = std::min(nbytes, each * index);
   return {begin, std::min(each, nbytes - begin)};
 }

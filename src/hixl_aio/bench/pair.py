@@ -34,6 +34,7 @@ class Pair:
         self._process: subprocess.Popen[bytes]
         self._reader: asyncio.StreamReader
         self._writer: asyncio.StreamWriter
+        self._pidfd: int
         self._given: Inheritance
         self.blocking: socket.socket
         self.streams: tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -54,6 +55,8 @@ class Pair:
             streams=theirs[2].fileno(),
         )
         self._process = _spawn(self._given)
+        self._pidfd = os.pidfd_open(self._process.pid)
+        self._ends.callback(os.close, self._pidfd)
         self._ends.push_async_callback(self._end)
         for each in theirs:
             each.close()
@@ -84,8 +87,7 @@ class Pair:
 
     def _watch(self) -> None:
         """A thread that frees whoever blocks on an eventfd when the process has gone."""
-        pidfd, stop = os.pidfd_open(self._process.pid), os.eventfd(0, os.EFD_CLOEXEC)
-        given = self._given
+        pidfd, stop, given = self._pidfd, os.eventfd(0, os.EFD_CLOEXEC), self._given
 
         def watch() -> None:
             poll = select.poll()
@@ -101,15 +103,13 @@ class Pair:
         def end() -> None:
             os.eventfd_write(stop, 1)
             thread.join()
-            os.close(pidfd)
             os.close(stop)
 
         self._ends.callback(end)
 
     async def _end(self) -> None:
         """The control socket is closed, so it ends by itself, or is killed."""
-        loop = asyncio.get_running_loop()
-        pidfd = os.pidfd_open(self._process.pid)
+        loop, pidfd = asyncio.get_running_loop(), self._pidfd
         ended: asyncio.Future[None] = loop.create_future()
         loop.add_reader(pidfd, _resolve, ended)
         try:
@@ -119,7 +119,6 @@ class Pair:
             self._process.kill()
         finally:
             loop.remove_reader(pidfd)
-            os.close(pidfd)
             if self._process.poll() is None:
                 self._process.kill()
             self._process.wait()
@@ -219,6 +218,6 @@ async def pair(loop: str) -> AsyncIterator[Pair]:
             yield found
         except Exception as error:
             # What breaks when the other process is gone breaks in many words; this is the cause.
-            if not isinstance(error, TargetLostError) and (loss := found.loss) is not None:
+            if (loss := found.loss) is not None:
                 raise loss from error
             raise

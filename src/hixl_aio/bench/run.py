@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from hixl_aio._program.interrupts import Interrupts
-from hixl_aio.bench.errors import BenchError, InterruptedRunError, TargetLostError
+from hixl_aio.bench.errors import BenchError, InterruptedRunError
 from hixl_aio.bench.loops import new_loop
 from hixl_aio.bench.measure import Pace, measure
 from hixl_aio.bench.pair import Pair, pair
@@ -134,8 +134,6 @@ async def _one(workload: Workload, stage: Stage, found: Pair) -> Result:
     except Exception as error:
         if (loss := found.loss) is not None:
             raise loss from error
-        if isinstance(error, TargetLostError):
-            raise
         text = str(error) if isinstance(error, BenchError) else f"{type(error).__name__}: {error}"
         return Result(workload.name, stage.loop, workload.unit, workload.params, None, {}, {}, {}, None, text)
     return result_of(workload, stage.loop, measurement)
