@@ -96,6 +96,9 @@ async def test_an_action_is_timed_in_batches(clock: Clock) -> None:
     timed = Timed(run, per=4)
     assert await timed.calibrate(0.1) == 100
     assert await timed.round(100) == pytest.approx(0.001 / 4)
+    before = clock.now
+    assert await timed.calibrate(0.0005) == 1
+    assert clock.now - before == pytest.approx(0.001)  # what is slow is not tried twice
 
 
 @pytest.mark.asyncio

@@ -11,7 +11,7 @@ import pytest
 
 from hixl_aio.bench.errors import TargetLostError, WorkloadError
 from hixl_aio.bench.pair import Pair, pair
-from hixl_aio.bench.stage import LINKS, Stage
+from hixl_aio.bench.stage import INPROC, LINKS, Stage
 
 Wait = Callable[[Pair], Awaitable[object]]
 
@@ -75,7 +75,7 @@ async def test_a_stopped_target_is_ended_all_the_same(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("link", LINKS)
+@pytest.mark.parametrize("link", [*LINKS, INPROC])
 async def test_a_span_is_the_same_memory_on_both_sides(link: str) -> None:
     """What is put is there, through the mapping that floors copy into too, where there is one."""
     async with pair("asyncio") as found:
@@ -83,7 +83,7 @@ async def test_a_span_is_the_same_memory_on_both_sides(link: str) -> None:
         try:
             span = await stage.span(link, 4096)
             assert (await stage.side(link)).peer.route[0].name == link
-            assert (span.mapped_address is not None) == (link == "shm")
+            assert (span.mapped_address is not None) == (link in ("shm", INPROC))
             larger = await stage.span(link, 8192)
             assert larger.local.nbytes == larger.remote.nbytes == 8192
         finally:

@@ -72,7 +72,16 @@ def test_the_quick_run_has_some_of_everything() -> None:
     [
         ("put.shm.128B", {"put.shm.128B"}),
         ("*.shm.8B", {"put.shm.8B", "get.shm.8B"}),
-        ("signal", {"signal.roundtrip", "signal.wake.shm", "signal.wake.cma", "signal.wake.cooperative"}),
+        (
+            "signal",
+            {
+                "signal.roundtrip",
+                "signal.wake.shm",
+                "signal.wake.cma",
+                "signal.wake.cooperative",
+                "signal.wake.shm-spin",
+            },
+        ),
     ],
 )
 def test_a_pattern_is_a_name_or_the_beginning_of_names(pattern: str, expected: set[str]) -> None:

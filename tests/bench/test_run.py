@@ -125,7 +125,11 @@ def test_names_can_be_listed_and_wrong_ones_are_refused() -> None:
 
 @pytest.mark.parametrize(
     ("option", "said"),
-    [("shoes=2", "shoes"), ("copy_threads=many", "copy_threads"), ("copy_threads=0", "from 1 to 64")],
+    [
+        ("shoes=2", "no option 'shoes'; there are transfer_timeout"),
+        ("copy_threads=many", "copy_threads"),
+        ("copy_threads=0", "from 1 to 64"),
+    ],
 )
 def test_options_of_engines_are_checked_first(option: str, said: str) -> None:
     """Before anything runs, and in a line."""

@@ -120,12 +120,15 @@ def parse_options(given: Sequence[str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for text in given:
         name, _, value = text.partition("=")
+        if name not in EngineOptions.__dataclass_fields__:
+            known = ", ".join(EngineOptions.__dataclass_fields__)
+            raise OptionError(text, f"there is no option {name!r}; there are {known}")
         try:
             found[name] = json.loads(value)
         except ValueError:
             found[name] = value
         try:
             EngineOptions(**{name: found[name]})
-        except (TypeError, InvalidArgumentError) as error:
+        except InvalidArgumentError as error:
             raise OptionError(text, str(error)) from None
     return found

@@ -42,15 +42,19 @@ class Timed:
     per: float = 1.0
 
     async def calibrate(self, seconds: float) -> int:
-        repetitions = 1
-        await self.run(1)  # what happens once only
-        while True:
-            began = perf_counter()
-            await self.run(repetitions)
-            took = perf_counter() - began
-            if took >= seconds * _CALIBRATION:
-                return max(1, round(repetitions * seconds / took))
+        repetitions, took = 1, await self._took(1)
+        if took >= seconds:
+            return 1
+        took = await self._took(1)  # without what happens once only
+        while took < seconds * _CALIBRATION:
             repetitions *= 4
+            took = await self._took(repetitions)
+        return max(1, round(repetitions * seconds / took))
+
+    async def _took(self, repetitions: int) -> float:
+        began = perf_counter()
+        await self.run(repetitions)
+        return perf_counter() - began
 
     async def round(self, repetitions: int) -> float:
         began = perf_counter()
@@ -189,7 +193,10 @@ async def measure(case: Case, pace: Pace) -> Measurement:
                 rounds[name].append(await measures[name].round(repetitions[name]))
             names.append(names.pop(0))  # nobody always follows the same one
         share = pace.budget * _SINGLES / len(measures)
-        tails = {name: await each.singles(share, pace.singles) for name, each in measures.items()}
+        tails = {name: rounds[name] for name in measures}
+        for name, each in measures.items():
+            if not isinstance(each, Timed) or repetitions[name] > 1:  # else a round is a single call already
+                tails[name] = list(await each.singles(share, pace.singles))
     finally:
         if collecting:
             gc.enable()

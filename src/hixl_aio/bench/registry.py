@@ -9,6 +9,7 @@ from hixl_aio.bench.errors import SelectionError
 from hixl_aio.bench.growth import growth
 from hixl_aio.bench.life import idling, starts
 from hixl_aio.bench.operations import batches, rates, table
+from hixl_aio.bench.pages import pages
 from hixl_aio.bench.shares import shares
 from hixl_aio.bench.signals import signals
 from hixl_aio.bench.stalls import stalls
@@ -28,6 +29,7 @@ def all_workloads() -> tuple[Workload, ...]:
         *signals(),
         *shares(),
         *stalls(),
+        *pages(),
         *starts(),
         *idling(),
         *growth(),

@@ -41,7 +41,7 @@ class Result:
     name: str
     loop: str
     unit: Unit
-    params: Mapping[str, int | str]
+    params: Mapping[str, int | float | str]
     work: Summary | None
     floors: Mapping[str, Summary]
     others: Mapping[str, Summary]

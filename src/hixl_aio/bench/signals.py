@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Iterator
-from typing import Final
+from collections.abc import AsyncIterator, Iterator, Mapping
+from typing import Any, Final
 
 from hixl_aio import Access, Engine
 from hixl_aio.bench.measure import Case, Measure, Timed
-from hixl_aio.bench.stage import LINKS, Side, Span, Stage
+from hixl_aio.bench.stage import LINKS, NO_OPTIONS, Side, Span, Stage
 from hixl_aio.bench.workload import Prepare, Target, Workload
 
 __all__ = ("signals",)
@@ -16,6 +16,7 @@ __all__ = ("signals",)
 _SMALL: Final = 128
 _INBOX: Final = "inbox"
 LOOPED: Final = "eventfd through both loops"
+_SPIN: Final[Mapping[str, Any]] = {"spin": 0.001}
 _BARE: Final = "eventfd, blocking"
 
 
@@ -24,12 +25,13 @@ def signals() -> Iterator[Workload]:
     yield Workload(
         name="signal.roundtrip", prepare=_prepare_alone, params={"link": "shm", "nbytes": 0}, quick=True
     )
-    for link in LINKS:
+    ways = {link: (link, NO_OPTIONS) for link in LINKS} | {"shm-spin": ("shm", _SPIN)}
+    for name, (link, options) in ways.items():
         yield Workload(
-            name=f"signal.wake.{link}",
-            prepare=_prepare_with_put(link),
-            params={"link": link, "nbytes": _SMALL},
-            target=Target(1.3, against=(LOOPED,)) if link == "shm" else None,
+            name=f"signal.wake.{name}",
+            prepare=_prepare_with_put(link, options),
+            params={"link": link, "nbytes": _SMALL, **options},
+            target=Target(1.3, against=(LOOPED,)) if name == "shm" else None,
             quick=True,
         )
 
@@ -50,11 +52,11 @@ async def _prepare_alone(stage: Stage) -> AsyncIterator[Case]:
         yield Case(Timed(run), {LOOPED: Timed(looped.run)}, {_BARE: Timed(bare.run)})
 
 
-def _prepare_with_put(link: str) -> Prepare:
+def _prepare_with_put(link: str, options: Mapping[str, Any]) -> Prepare:
     @contextlib.asynccontextmanager
     async def prepare(stage: Stage) -> AsyncIterator[Case]:
-        span = await stage.span(link, _SMALL)
-        side = await stage.side(link)
+        span = await stage.span(link, _SMALL, options)
+        side = await stage.side(link, options)
         others: dict[str, Measure] = {_BARE: stage.pair.bare_ping()}
         async with _answered(stage, side, with_put=True):
             yield Case(_puts(side.engine, span), {LOOPED: stage.pair.looped_ping()}, others)

@@ -13,11 +13,12 @@ from hixl_aio import Access, Engine, EngineOptions, LocalView, MemoryRegion, Pee
 from hixl_aio.bench.floors import send_blocking, send_streams
 from hixl_aio.bench.measure import Timed
 from hixl_aio.bench.pair import Pair
-from hixl_aio.bench.places import Place, address_of, anonymous, mapping_of
+from hixl_aio.bench.places import Place, address_of, anonymous, find_place, mapping_of
 
-__all__ = ("LINKS", "NO_OPTIONS", "Side", "Span", "Stage")
+__all__ = ("INPROC", "LINKS", "NO_OPTIONS", "Side", "Span", "Stage")
 
 LINKS: Final = ("shm", "cma", "cooperative")
+INPROC: Final = "inproc"  # an engine that is its own peer
 NO_OPTIONS: Final[Mapping[str, Any]] = {}
 _ARENA: Final = "arena"
 
@@ -51,6 +52,7 @@ class Side:
         peer: the target's, as ours sees it.
         ends: what closing means.
         nbytes, region, place: the memory of `Stage.span`.
+        arena: its remote part, if that is in this process too.
     """
 
     link: str
@@ -61,6 +63,7 @@ class Side:
     nbytes: int = 0
     region: MemoryRegion | None = None
     place: Place | None = None
+    arena: MemoryRegion | None = None
 
 
 @dataclass(slots=True)
@@ -97,11 +100,13 @@ class Stage:
         await self.clear()
         chosen = {**self.options, **options, "links": (link,)}
         async with contextlib.AsyncExitStack() as ends:
-            # Ours says good-bye first: it closes before the target's.
-            address = (await self.pair.ask("open", options=chosen))["address"]
-            ends.push_async_callback(self.pair.ask, "close")
+            address = ""
+            if link != INPROC:
+                # Ours says good-bye first: it closes before the target's.
+                address = (await self.pair.ask("open", options=chosen))["address"]
+                ends.push_async_callback(self.pair.ask, "close")
             engine = await ends.enter_async_context(Engine(options=EngineOptions(**chosen)))
-            peer = await engine.connect(address)
+            peer = await engine.connect(address or engine.address)
             self._side = Side(link, options, engine, peer, ends.pop_all())
         return self._side
 
@@ -118,16 +123,20 @@ class Stage:
             local=side.region[0:nbytes],
             remote=remote,
             local_address=address_of(side.region),
-            mapped_address=mapping_of(side.place),
+            mapped_address=side.place.address if side.link == INPROC else mapping_of(side.place),
             remote_address=side.place.address,
         )
 
     async def _grow(self, side: Side, nbytes: int) -> None:
         if side.region is not None:
             await side.region.aclose()
-            await self.pair.ask("drop", label=_ARENA)
-        shared = side.link == "shm"
-        side.place = Place(**await self.pair.ask("region", label=_ARENA, nbytes=nbytes, shared=shared))
+            await (self.pair.ask("drop", label=_ARENA) if side.arena is None else side.arena.aclose())
+        if side.link == INPROC:
+            side.arena = await self.memory(side, nbytes, label=_ARENA, access=Access.READ_WRITE)
+            side.place = find_place(address_of(side.arena))
+        else:
+            shared = side.link == "shm"
+            side.place = Place(**await self.pair.ask("region", label=_ARENA, nbytes=nbytes, shared=shared))
         side.region = await self.memory(side, nbytes)
         side.nbytes = nbytes
         await side.peer.refresh()
@@ -136,7 +145,7 @@ class Stage:
         self, side: Side, nbytes: int, *, label: str | None = None, access: Access = Access.LOCAL
     ) -> MemoryRegion:
         """Memory here, of the kind that a link moves, touched."""
-        if side.link == "shm":
+        if side.link in ("shm", INPROC):
             region = await side.engine.allocate(nbytes, label=label, access=access)
         else:
             region = await side.engine.register(anonymous(nbytes), label=label, access=access)

@@ -31,7 +31,7 @@ def stalls() -> Iterator[Workload]:
             yield Workload(
                 name=f"stall.{where}.{threads}",
                 prepare=_prepare(where, threads),
-                params={"link": "shm", "nbytes": _SIZE, "copy_threads": threads},
+                params={"link": "shm", "copy_threads": threads},
                 target=Target(1.0, 1e-3, against=(_IDLE,)) if threads == 1 else None,
                 quick=True,
                 weight=2.0,

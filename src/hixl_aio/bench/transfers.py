@@ -10,7 +10,7 @@ from hixl_aio import Engine
 from hixl_aio.bench.floors import awaited_bare_copy, awaited_copy, awaited_memmove, copies, processes
 from hixl_aio.bench.measure import Case, Measure, Timed
 from hixl_aio.bench.places import view_at
-from hixl_aio.bench.stage import LINKS, Span, Stage
+from hixl_aio.bench.stage import INPROC, LINKS, Span, Stage
 from hixl_aio.bench.workload import GIB, KIB, MIB, Prepare, Target, Workload, size_text
 
 __all__ = ("AWAITED", "SIZES_OF_THE_TABLE", "floors_of", "gets", "puts", "transfers")
@@ -27,9 +27,9 @@ SIZES_OF_THE_TABLE: Final = (128, 128 * KIB, 128 * MIB, 256 * MIB, GIB)
 
 def transfers() -> Iterator[Workload]:
     """All of them."""
-    for link in LINKS:
+    for link in (*LINKS, INPROC):
         for kind in ("put", "get"):
-            for nbytes in _SIZES:
+            for nbytes in sorted(_QUICK) if link == INPROC else _SIZES:
                 yield Workload(
                     name=f"{kind}.{link}.{size_text(nbytes)}",
                     prepare=_prepare(kind, link, nbytes),

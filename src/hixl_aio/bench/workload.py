@@ -86,7 +86,7 @@ class Workload:
 
     name: str
     prepare: Prepare
-    params: Mapping[str, int | str] = field(default_factory=dict)
+    params: Mapping[str, int | float | str] = field(default_factory=dict)
     target: Target | None = None
     unit: Unit = "s"
     quick: bool = False
