@@ -57,6 +57,10 @@ def print_report(report: Report, console: Console) -> None:
         table.add_row(*_row(result))
     console.print(table)
     _print_targets(report, console)
+    failed = [result.name for result in report.results if result.failure]
+    if failed:
+        count = "1 workload" if len(failed) == 1 else f"{len(failed)} workloads"
+        console.print(f"[red]{count} broke[/]: {', '.join(failed)}", highlight=False)
     others = report.machine.get("others", 0.0)
     if others > _BUSY:
         text = f"Other programs kept {others:.1f} cores busy meanwhile: run again when the machine is quiet."
@@ -134,6 +138,3 @@ def _print_targets(report: Report, console: Console) -> None:
     console.print(table)
     met = sum(result.verdict.met for result in judged if result.verdict is not None)
     console.print(f"{met} of {len(judged)} targets met (?: within the noise)", highlight=False)
-    failed = [result for result in report.results if result.failure]
-    if failed:
-        console.print(f"[red]{len(failed)} workloads broke[/]: {', '.join(each.name for each in failed)}")
