@@ -20,7 +20,7 @@ from hixl_aio.bench.workload import Workload
 __all__ = ("BenchOptions", "Watch", "run_bench")
 
 _QUICK: Final = Pace(budget=0.12, turn=0.0005, least=5, most=200, singles=1000)
-_FULL: Final = Pace(budget=0.8, turn=0.002, least=5, most=400, singles=5000)
+_FULL: Final = Pace(budget=0.6, turn=0.002, least=5, most=400, singles=5000)
 
 Watch = Callable[[str, Workload, Result | None], None]
 """Is told of each workload before it runs (with None) and afterwards, with the loop."""
