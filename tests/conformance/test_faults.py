@@ -77,7 +77,8 @@ async def test_a_failure_moves_nothing_and_sends_the_negative_signal(link: str) 
 async def test_a_completion_that_comes_twice_counts_once(link: str) -> None:
     """The second one names an operation that is over (INV-9); the next operation does not get it."""
     plan = FaultPlan()
-    async with faulty(link, near=plan) as pair:
+    # One thread: whoever ends an operation repeats it before the next one.
+    async with faulty(link, near=plan, copy_threads=1) as pair:
         _, remote = await pair.target(8)
         source = await pair.source(8)
         plan.duplicate(count=50)
