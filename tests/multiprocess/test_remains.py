@@ -65,7 +65,8 @@ async def test_gets_from_a_killed_peer_end_within_a_second_and_let_go(link: str,
     """SIGKILL in the middle of a get: done or PeerLostError, and nothing writes our buffer afterwards."""
     async with Engine(options=EngineOptions(links=(link,))) as engine:
         back = await engine.register(bytearray(NBYTES))
-        for _ in range(rounds(2, 200)):
+        lost, total = 0, rounds(3, 200)
+        for _ in range(total):
             async with child_process(children.serve, links=[link], memory=memory, nbytes=NBYTES) as victim:
                 peer = await engine.connect((await victim.hear())["address"])
                 inbox, part = peer.region("inbox"), NBYTES // 8
@@ -76,11 +77,14 @@ async def test_gets_from_a_killed_peer_end_within_a_second_and_let_go(link: str,
                 victim.kill()
                 async with asyncio.timeout(1):
                     outcomes = await asyncio.gather(*(get.wait() for get in gets), return_exceptions=True)
-            assert {type(outcome) for outcome in outcomes} == {type(None), PeerLostError}
+            ends = {type(outcome) for outcome in outcomes}
+            assert ends <= {type(None), PeerLostError}
+            lost += PeerLostError in ends
             assert not back.busy
             back.view()[:] = b"\x5a" * NBYTES
             await asyncio.sleep(0.001)  # not for ordering: time in which a late write would land
             assert back.view() == b"\x5a" * NBYTES
+        assert lost > total // 2  # on a busy machine a kill may come when all is done
 
 
 async def test_killed_owner_and_killed_attacher_leave_no_name_and_no_tracker() -> None:
