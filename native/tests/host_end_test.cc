@@ -336,7 +336,12 @@ class Process {
   }
   ~Process() { end(SIGKILL); }
   // Never to 0 or -1, which would be everybody.
-  void signal(int number) const { REQUIRE(pid > 0 && ::kill(pid, number) == 0); }
+  // After SIGSTOP none of its threads runs: the kernel stops them one by one, and says when it is through.
+  void signal(int number) const {
+    REQUIRE(pid > 0 && ::kill(pid, number) == 0);
+    int status = 0;
+    REQUIRE(number != SIGSTOP || (::waitpid(pid, &status, WUNTRACED) == pid && WIFSTOPPED(status)));
+  }
   void end(int number) {
     if (pid > 0) {
       ::kill(pid, SIGCONT);
