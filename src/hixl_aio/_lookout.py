@@ -62,6 +62,7 @@ class Lookout:
         if self.is_needed(peer):
             await self._runtime.wait_gate(self._look(peer).request.gate)
             self._runtime.check()
+        peer._line.loss_was_told = True
         return self._runtime.control.why_unreachable(peer.incarnation, None)[0]
 
     def _look(self, peer: Peer) -> _Look:

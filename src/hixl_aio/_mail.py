@@ -84,6 +84,7 @@ class MailRoom:
         signal: Signal | None = self.inbox.take(name, source)
         if signal is None:
             if peer is not None and peer._state in (PeerState.LOST, PeerState.CLOSED):
+                peer._line.loss_was_told = True
                 raise self._gone(peer)
             taker = Taker(name, source, runtime.bridge.new_waiter())
             self.inbox.wait(taker)
@@ -95,6 +96,8 @@ class MailRoom:
                 self.inbox.leave(taker)
                 raise
             if taker.failure is not None:
+                if peer is not None:
+                    peer._line.loss_was_told = True
                 raise taker.failure
             signal = taker.signal
         if signal.peer._state is PeerState.CONNECTED and runtime.is_open:

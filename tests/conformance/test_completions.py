@@ -16,13 +16,14 @@ from hixl_aio import (
     Completion,
     OperationKind,
     OperationState,
+    PeerLostError,
     TransferFailedError,
     TransferStoppedError,
     TransferTimeoutError,
 )
 from hixl_aio.testing import FaultPlan
 
-from ..loops import CANCELLED, Tasks, on_trio, outcomes, reports, turns
+from ..loops import CANCELLED, Promise, Tasks, on_trio, outcomes, reports, turns
 from .support import Pair, faulty
 
 LARGE = 32 << 20
@@ -248,6 +249,36 @@ async def test_a_failure_that_nobody_looked_at_is_reported_once(pair: Pair) -> N
     assert len(told) == 1
     assert "nobody looked" in told[0][0]
     assert isinstance(told[0][1], TransferFailedError)
+
+
+@pytest.mark.parametrize("heard", ["nowhere", "waiting", "waiting too late", "flushing"])
+async def test_the_loss_of_a_peer_is_one_piece_of_news(pair: Pair, heard: str) -> None:
+    """What it ended, and nobody looked at, is reported only if nobody heard of the loss elsewhere."""
+    _, remote = await pair.target(8)
+    source = await pair.source(8)
+    with reports() as told:
+        async with Tasks() as tasks:
+            operation = pair.near.put(source, remote, ready=Promise().awaitable)
+            waiting = None
+            if heard == "waiting":
+                waiting = tasks.start(pair.near.wait_signal("never", peer=pair.peer))
+                await turns(3)
+            await pair.back.abort()
+            with anyio.fail_after(5):
+                while not operation.done():
+                    await turns()
+            if waiting is not None:
+                assert isinstance(await waiting.outcome(), PeerLostError)
+            if heard == "waiting too late":
+                with pytest.raises(PeerLostError):
+                    await pair.near.wait_signal("never", peer=pair.peer)
+            if heard == "flushing":
+                with pytest.raises(PeerLostError):
+                    await pair.near.flush(pair.peer)
+        del operation
+        await turns(3)  # what still holds it lets go
+        gc.collect()
+    assert [type(error) for _, error in told] == ([PeerLostError] if heard == "nowhere" else [])
 
 
 async def test_user_data_is_the_users(pair: Pair) -> None:

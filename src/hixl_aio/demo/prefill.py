@@ -72,12 +72,17 @@ class Prefiller:
         self._in_slot: list[_Transfer | None] = [None] * SLOTS
 
     async def send_all(self) -> tuple[Sent, ...]:
-        async with asyncio.TaskGroup() as puts:
-            for request in self._plan.requests:
-                slot = await self._credit()
-                transfer = self._in_slot[slot] = _Transfer(request, slot, time.monotonic())
-                self._transfers.append(transfer)
-                transfer.computed = await self._prefill(transfer, puts)
+        try:
+            async with asyncio.TaskGroup() as puts:
+                for request in self._plan.requests:
+                    slot = await self._credit()
+                    transfer = self._in_slot[slot] = _Transfer(request, slot, time.monotonic())
+                    self._transfers.append(transfer)
+                    transfer.computed = await self._prefill(transfer, puts)
+        finally:
+            for transfer in self._transfers:
+                for _, put in transfer.puts:
+                    put.exception()  # a task that is cancelled before it begins looks at nothing
         computed = [transfer.computed for transfer in self._transfers]
         return tuple(_summary(transfer, computed) for transfer in self._transfers)
 
