@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import hashlib
+import importlib
 import mmap
 import os
 import resource
@@ -219,6 +220,8 @@ async def put_as_nobody(parent: Parent, address: str, links: list[str]) -> None:
 
 def become_nobody(*, dumpable: bool) -> None:
     """Change to a user without privileges, after which a process is dumpable only if it says so."""
+    for module in ("anyio._core._sockets", "anyio._backends._asyncio"):
+        importlib.import_module(module)  # anyio does so late, when files may be out of reach
     os.setgid(65534)
     os.setuid(65534)
     set_dumpable(dumpable)
