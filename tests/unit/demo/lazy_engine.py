@@ -48,6 +48,10 @@ class LazyCompletion:
     async def wait(self) -> None:
         await self
 
+    def exception(self) -> BaseException | None:
+        is_over = self.future.done() and not self.future.cancelled()
+        return self.future.exception() if is_over else None
+
 
 @dataclass(slots=True)
 class Incoming:
