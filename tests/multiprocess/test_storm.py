@@ -12,7 +12,7 @@ import random
 
 import pytest
 
-from hixl_aio import Access, Engine, EngineOptions, Peer, PeerError, PeerLostError
+from hixl_aio import Access, Engine, EngineOptions, Peer, PeerError, PeerLostError, SignalQueueFullError
 from hixl_aio.testing import child_process
 from tests.soak import rounds
 
@@ -36,7 +36,10 @@ async def answer(engine: Engine, peer: Peer, nbytes: int) -> None:
     source = await engine.register(bytearray(nbytes))
     try:
         while True:
-            await engine.put(source, peer.region("storm")[:nbytes], signal="answer")
+            try:
+                await engine.put(source, peer.region("storm")[:nbytes], signal="answer")
+            except SignalQueueFullError:
+                await asyncio.sleep(0)  # the victim is slower than we are
             await engine.get(peer.region("storm")[:nbytes], source)
     except PeerError:
         pass
