@@ -173,7 +173,9 @@ async def children() -> AsyncIterator[Children]:
             yield found
             await found.finish()
     except BaseExceptionGroup as errors:
-        first, cause = first_leaf(errors), await found.end()
-        raise cause if cause is not None and isinstance(first, LostError) else first from errors
+        _, others = errors.split(LostError)
+        if others is not None:
+            raise first_leaf(others) from errors
+        raise await found.end() or first_leaf(errors) from errors
     finally:
         await found.end()
