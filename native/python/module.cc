@@ -15,8 +15,10 @@
 #include "core/engine.h"
 #include "python/batch.h"
 #include "python/buffers.h"
+#include "python/completion.h"
 #include "python/faults.h"
 #include "python/native_error.h"
+#include "python/short_way.h"
 #include "transports/host/host_transport.h"
 #include "transports/resend/resend_transport.h"
 
@@ -312,6 +314,8 @@ class NativeEngine {
 
   [[nodiscard]] std::size_t refused_part() const noexcept { return refused_part_; }
 
+  [[nodiscard]] Engine& engine() noexcept { return *engine_; }
+
   bool stop(OpHandle handle) noexcept { return engine_->request_stop(handle); }
 
   std::int64_t reserve_signal(PeerId peer) { return refused(transport().reserve_signal(peer)); }
@@ -423,6 +427,9 @@ void bind_engine(py::module_& module) {
       .def("peer_info", &NativeEngine::peer_info)
       .def("forget_peer", &NativeEngine::forget_peer)
       .def("hold_region", &NativeEngine::hold_region)
+      .def("short_way", [](const py::object& self, const py::dict& parts) {
+        return make_short_way(self.cast<NativeEngine&>().engine(), self, parts);
+      })
       .def("transfer", &NativeEngine::transfer)
       .def("batch", &NativeEngine::batch)
       .def_property_readonly("refused_part", &NativeEngine::refused_part)
@@ -491,6 +498,8 @@ PYBIND11_MODULE(_native, module) {
   module.attr("KIND_HOST") = static_cast<int>(MemoryKind::host);
   module.attr("KIND_DEVICE") = static_cast<int>(MemoryKind::device);
   bind_error(module);
+  bind_completion(module);
+  bind_short_way(module);
   bind_buffers(module);
   bind_faults(module);
   bind_engine(module);

@@ -1,20 +1,23 @@
-"""The data calls: checks, the short way (copied within the call), and the way through the line.
+"""The data calls: what the short way does not do.
 
-The short way is the hot path (design: 128 bytes over shm cost no hand-over and no wake-up): checks, one
-native call, one Completion. Everything else goes through an Operation in the op table.
+The short way is the hot path (design: 128 bytes over shm cost no hand-over and no wake-up): one native call
+that checks, copies, and makes a done Completion; or says that it did nothing. Everything else comes here, and
+goes through an Operation in the op table.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from hixl_aio._batching import BatchPlan, plan_batch
 from hixl_aio._checks import check_seconds
+from hixl_aio._core.credits import PeerLine
 from hixl_aio._core.gate import Gate
+from hixl_aio._core.lifecycle import Lifecycle
 from hixl_aio._core.optable import Operation, OperationKind
-from hixl_aio._core.regions import refuse_readonly
+from hixl_aio._core.regions import RegionRecord, refuse_readonly
 from hixl_aio._remote import as_remote
 from hixl_aio._submission import NO_LINE, StreamEvent, Submission, denied, status_of_failure
 from hixl_aio.batch import Batch, BatchOp
@@ -24,13 +27,13 @@ from hixl_aio.errors import (
     HixlAioError,
     InvalidArgumentError,
 )
-from hixl_aio.memory import LocalView, RemoteView, as_local
+from hixl_aio.memory import LocalView, RemoteRegion, RemoteView, as_local
 from hixl_aio.options import DEFAULT, Access, Timeout
 from hixl_aio.peer import Peer, PeerState
 from hixl_aio.signals import check_payload, encode_name
 
 if TYPE_CHECKING:
-    from hixl_aio._native import NativeEngine
+    from hixl_aio._native import NativeEngine, ShortWay
     from hixl_aio._runtime import Runtime
 
 __all__ = ("DataPlane",)
@@ -38,14 +41,30 @@ __all__ = ("DataPlane",)
 # By `is_get`.
 _KINDS: Final = (OperationKind.PUT, OperationKind.GET)
 _NEEDED: Final = (Access.WRITE, Access.READ)
-_BOTH: Final = Access.READ_WRITE
-_NO_PAYLOAD: Final = b""  # CPython has one empty bytes; another one would only be looked at again
+_PARTS: Final[Mapping[str, object]] = {
+    **{
+        cls.__name__: cls
+        for cls in (LocalView, RegionRecord, RemoteView, RemoteRegion, Peer, PeerLine, Lifecycle, Completion)
+    },
+    "put": OperationKind.PUT,
+    "get": OperationKind.GET,
+    "READ": Access.READ,
+    "WRITE": Access.WRITE,
+    "READ_WRITE": Access.READ_WRITE,
+}
+
+PutNow: TypeAlias = Callable[[Any, Any, str | None, bytes], Completion | None]
+GetNow: TypeAlias = Callable[[Any, Any], Completion | None]
+
+
+def _not_now(*_: object) -> None:
+    """What is not open has no short way."""
 
 
 class DataPlane:
     """Starts operations. Synchronous throughout: nothing here blocks or suspends."""
 
-    __slots__ = ("_current", "_life", "_peers", "_reserve", "_runtime", "_table", "_transfer", "_way")
+    __slots__ = ("_current", "_life", "_peers", "_runtime", "_short", "_table", "_way", "get_now", "put_now")
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -53,19 +72,33 @@ class DataPlane:
         self._table = runtime.ops.table
         self._peers = runtime.control.by_incarnation
         self._current: Callable[[], object] = runtime.current
-        self._transfer: Any = None
-        self._reserve: Any = None
         self._way = Submission(runtime)
+        self._short: ShortWay | None = None
+        self.put_now: PutNow = _not_now
+        self.get_now: GetNow = _not_now
 
     def open(self, native: NativeEngine) -> None:
         """Keep at hand what the hot path needs."""
         self._current = self._runtime.current
-        self._transfer = native.transfer
-        self._reserve = native.reserve_signal
+        ours = {
+            "runtime": self._runtime,
+            "life": self._life,
+            "current": self._current,
+            "peers": self._peers,
+            "pace": self._runtime.pace,
+        }
+        short = self._short = native.short_way({**_PARTS, **ours})
+        self.put_now, self.get_now = short.put, short.get
 
     def close(self) -> None:
         """Let go of native code."""
-        self._transfer = self._reserve = None
+        self.put_now = self.get_now = _not_now
+        if self._short is not None:
+            self._short.close()
+
+    def done_now(self) -> tuple[int, int]:
+        """How many were done by the short way, and their bytes."""
+        return (0, 0) if self._short is None else self._short.totals
 
     # ---- put and get
 
@@ -83,77 +116,37 @@ class DataPlane:
         life = self._life
         if self._current() is not life.home:
             raise life.refusal(self._current())
-        if type(local) is not LocalView:
+        if type(local) is not LocalView or type(remote) is not RemoteView:
             local = as_local(local, "dst" if is_get else "src")
-        if type(remote) is not RemoteView:
             remote = as_remote(remote, "src" if is_get else "dst")
-        nbytes = local._nbytes
+            if timeout is DEFAULT and ready is None:
+                done = self.get_now(remote, local) if is_get else self.put_now(local, remote, signal, payload)
+                if done is not None:
+                    return done
         record = local._record
-        runtime = self._runtime
-        target = remote._region
-        if nbytes != remote._nbytes or record.owner is not runtime or (is_get and record.readonly):
-            raise self._wrong(is_get, local, remote)
-        peer = self._peers.get(target.incarnation)
-        started = monotonic()
         if (
-            peer is None
-            or ready is not None
-            or timeout is not DEFAULT
-            or not nbytes
-            or not peer._line.idle
-            or (target.access is not _BOTH and target.access is not _NEEDED[is_get])
+            local._nbytes != remote._nbytes
+            or record.owner is not self._runtime
+            or (is_get and record.readonly)
         ):
-            return self._general(is_get, local, remote, peer, started, timeout, signal, payload, ready)
-        number = peer._id
-        name = None
-        if signal is not None or payload is not _NO_PAYLOAD:
-            name, payload = self._way.check_signal(signal, payload)
-            if self._reserve(number):
-                return self._general(is_get, local, remote, peer, started, timeout, signal, payload, ready)
-        table = self._table
-        token = table.next_token()
-        address, place = local._address, remote._offset
-        code = self._transfer(
-            token, is_get, number, address, target.id, target.generation, place, nbytes, True, name, payload
-        )
-        if code:
-            completion, operation = self._accepted(is_get, local, remote, peer, started, token)
-            operation.timeout = runtime.options.transfer_timeout
-            operation.name, operation.payload = name, payload
-            self._way.answered(operation, code)
-            return completion
-        table.inline_count += 1
-        table.inline_nbytes += nbytes
-        return Completion(runtime, _KINDS[is_get], peer, nbytes, started, monotonic())
-
-    def _general(
-        self,
-        is_get: int,
-        local: LocalView,
-        remote: RemoteView,
-        peer: Peer | None,
-        started: float,
-        timeout: Timeout,
-        signal: str | None,
-        payload: bytes,
-        ready: Awaitable[object] | StreamEvent | None,
-    ) -> Completion:
-        """Everything that the short way does not do."""
+            raise self._wrong(is_get, local, remote)
         needed = _NEEDED[is_get]
         if not remote.region.access & needed:
             raise denied(remote.region, needed)
+        started = monotonic()
         seconds = self._seconds(timeout)
-        completion, operation = self._accepted(is_get, local, remote, peer, started, 0)
+        peer = self._peers.get(remote._region.incarnation)
+        completion, operation = self._accepted(is_get, local, remote, peer, started)
         operation.timeout = seconds
         self._way.submit(operation, signal, payload, ready)
         return completion
 
     def _accepted(
-        self, is_get: int, local: LocalView, remote: RemoteView, peer: Peer | None, started: float, token: int
+        self, is_get: int, local: LocalView, remote: RemoteView, peer: Peer | None, started: float
     ) -> tuple[Completion, Operation]:
         target, nbytes = remote.region, local.nbytes
         completion = Completion(self._runtime, _KINDS[is_get], peer, nbytes, started, 0.0)
-        operation = self._way.operation(completion, token, peer, target, (local._record,))
+        operation = self._way.operation(completion, 0, peer, target, (local._record,))
         if nbytes:
             operation.run = (is_get, local._address, target.id, target.generation, remote.offset)
         return completion, operation

@@ -3,11 +3,16 @@
 Written by hand and checked by stubtest. Only `_core`, `_bridge` and `engine.py`'s neighbours may import it.
 """
 
-from typing import Final, final
+from collections.abc import Generator, Mapping
+from typing import Any, Final, Self, final
 
-from typing_extensions import Buffer
+from typing_extensions import Buffer, disjoint_base
 
+from hixl_aio._core.optable import Operation, OperationKind
 from hixl_aio._records import CompletionTuple, EventTuple, PartTuple, PeerTuple, RegionTuple, SignalTuple
+from hixl_aio._runtime import Runtime
+from hixl_aio.completion import Completion, _Failure
+from hixl_aio.peer import Peer
 
 __version__: Final[str]
 
@@ -114,6 +119,59 @@ class NativeFaults:
     def pending(self) -> int: ...
 
 @final
+class Pace:
+    """How much one loop has been used since it last ran others."""
+
+    def __new__(cls, free_awaits: int, free_nbytes: int) -> Self: ...
+    @property
+    def free_awaits(self) -> int: ...
+    @property
+    def free_nbytes(self) -> int: ...
+    def step(self) -> bool:
+        """One more await need not suspend; False if it has to."""
+    def count(self, nbytes: int, /) -> None:
+        """So much was copied within a call."""
+    def rest(self) -> None:
+        """Others run now."""
+
+@disjoint_base
+class CompletionBase:
+    """The fields of a Completion, and `await` where it is done. Else that calls `_join_it`."""
+
+    kind: Final[OperationKind]
+    peer: Peer | None
+    nbytes: Final[int]
+    user_data: Any
+    _runtime: Final[Runtime]
+    _pace: Final[Pace]
+    _failure: _Failure | None
+    _operation: Operation | None
+    _started: Final[float]
+    _ended: float
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        kind: OperationKind,
+        peer: Peer | None,
+        nbytes: int,
+        started: float,
+        ended: float,
+    ) -> None: ...
+    def __await__(self) -> Generator[Any, Any]: ...
+
+@final
+class ShortWay:
+    """What is small and can be done at once, in one call. None: nothing has happened, go the ordinary way."""
+
+    def put(self, src: object, dst: object, signal: str | None, payload: bytes, /) -> Completion | None: ...
+    def get(self, src: object, dst: object, /) -> Completion | None: ...
+    def close(self) -> None: ...
+    @property
+    def totals(self) -> tuple[int, int]:
+        """How many it did, and their bytes."""
+
+@final
 class NativeEngine:
     def __init__(
         self,
@@ -184,6 +242,8 @@ class NativeEngine:
     # data plane. What transfer and batch return: 0 = done here; > 0 = handle of a posted operation, one
     # record follows; < 0 = minus the status of a refusal: nothing moved, no record follows, a reserved signal
     # place stays reserved.
+    def short_way(self, parts: Mapping[str, object], /) -> ShortWay:
+        """The hot path; `parts` are what it works with, by name."""
     def transfer(
         self,
         token: int,

@@ -61,7 +61,6 @@ class Runtime:
     __slots__ = (
         "__weakref__",
         "address",
-        "awaits_in_a_row",
         "backend",
         "bridge",
         "capabilities_found",
@@ -72,7 +71,6 @@ class Runtime:
         "debug",
         "environment",
         "faults",
-        "free_awaits",
         "incarnation",
         "life",
         "lookout",
@@ -80,6 +78,7 @@ class Runtime:
         "native",
         "ops",
         "options",
+        "pace",
         "regions",
         "requests",
         "spin",
@@ -97,8 +96,7 @@ class Runtime:
         self.backend = "host"
         self.address = ""
         self.incarnation = ""
-        self.awaits_in_a_row = 0
-        self.free_awaits = 1  # the bridge says how many
+        self.pace = _native.Pace(1, 1)  # the bridge says how much
         self.current: Callable[[], object] = _no_loop
         self.capabilities_found: Capabilities | None = None
         self.ops = Operations(self)
@@ -166,7 +164,7 @@ class Runtime:
             hint = "An engine opens once; make a new one."
             raise ClosedError(what=f"engine {self.name}", state=f"{life.state.value} already", hint=hint)
         self.bridge = bridge
-        self.free_awaits = bridge.free_awaits
+        self.pace = _native.Pace(bridge.free_awaits, bridge.free_nbytes)
         self.debug = self.environment.debug or self.bridge.debug
         if self.environment.log is not None:
             send_to_stderr(self.environment.log)
@@ -247,7 +245,7 @@ class Runtime:
 
     def on_readable(self) -> None:
         """The descriptor is readable: a hint (INV-8). Native code re-arms, and rings if some is left."""
-        self.awaits_in_a_row = 0
+        self.pace.rest()
         if self.life.is_live:
             self.drain()
 
@@ -318,10 +316,7 @@ class Runtime:
 
     def is_out_of_breath(self) -> bool:
         """Is a checkpoint due? For calls that often need not wait: others must run once in a while."""
-        if self.awaits_in_a_row < self.free_awaits:
-            self.awaits_in_a_row += 1
-            return False
-        return True
+        return not self.pace.step()
 
     async def breathe(self) -> None:
         """Let others run, once in a while."""
@@ -330,12 +325,12 @@ class Runtime:
 
     async def checkpoint_where_due(self) -> None:
         """For calls that end at once: nothing on asyncio, a checkpoint where every await has to be one."""
-        if not self.free_awaits:
+        if not self.pace.free_awaits:
             await self.bridge.checkpoint()
 
     async def checkpoint(self) -> None:
         """Let others run, now."""
-        self.awaits_in_a_row = 0
+        self.pace.rest()
         await self.bridge.checkpoint()
 
     def call_soon(self, fn: Callable[..., object], *args: object, context: Context | None = None) -> None:
@@ -365,6 +360,8 @@ class Runtime:
         table = self.ops.table
         counts, nbytes = table.totals.counts, table.totals.nbytes
         state = OperationState
+        done_now, done_now_nbytes = self.data.done_now()
+        inlined, inlined_nbytes = table.inline_count + done_now, table.inline_nbytes + done_now_nbytes
         native = self.native.counters() if self.life.is_live else {}
         return EngineStatistics(
             waiting=counts[state.WAITING],
@@ -375,9 +372,9 @@ class Runtime:
             abandoned_nbytes=nbytes[state.ABANDONED],
             quarantined=counts[state.QUARANTINED],
             quarantined_nbytes=nbytes[state.QUARANTINED],
-            settled=counts[state.SETTLED] + table.inline_count,
-            settled_nbytes=nbytes[state.SETTLED] + table.inline_nbytes,
-            inlined=table.inline_count,
+            settled=counts[state.SETTLED] + inlined,
+            settled_nbytes=nbytes[state.SETTLED] + inlined_nbytes,
+            inlined=inlined,
             spins=self.spinner.turns,
             unread_signals=self.mail.inbox.unread,
             peers=len(self.control.peers),

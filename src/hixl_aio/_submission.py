@@ -147,6 +147,7 @@ class Submission:
             operation.name = None
             self._table.inline_count += 1
             self._table.inline_nbytes += operation.nbytes
+            self._runtime.pace.count(operation.nbytes)
             self._done(operation, None)
             return
         if code == -Status.QUEUE_FULL:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import contextvars
 import inspect
 import warnings
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any
 
 from hixl_aio._core.gate import Gate
 from hixl_aio._core.optable import Operation, OperationKind, OperationState
+from hixl_aio._native import CompletionBase
 from hixl_aio.errors import (
     AbandonedTransferWarning,
     ClosedError,
@@ -28,14 +29,8 @@ from hixl_aio.errors import (
 if TYPE_CHECKING:
     from hixl_aio._bridge.base import Waitable, Waiter
     from hixl_aio._core.credits import PeerLine
-    from hixl_aio._runtime import Runtime
-    from hixl_aio.peer import Peer
 
 __all__ = ("Completion", "OperationKind", "OperationState")
-
-# Awaiting what is done does not suspend on asyncio; an iterator that is at its end already says so.
-_AT_END: Final[Iterator[Any]] = iter(())
-next(_AT_END, None)
 
 
 class _Failure:
@@ -67,7 +62,7 @@ class _Failure:
         self.report(f"{self.about} failed, and nobody looked at it", self.error)
 
 
-class Completion:
+class Completion(CompletionBase):
     """One operation that has been started: await it, watch it, ask for a stop, or drop it.
 
     Awaiting *joins* the operation: when `await` ends, with its result or by cancellation, the transport has
@@ -88,42 +83,8 @@ class Completion:
         user_data: yours.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_ended",
-        "_failure",
-        "_operation",
-        "_runtime",
-        "_started",
-        "kind",
-        "nbytes",
-        "peer",
-        "user_data",
-    )
-
-    kind: OperationKind
-    peer: Peer | None
-    nbytes: int
-    user_data: Any
-
-    def __init__(
-        self,
-        runtime: Runtime,
-        kind: OperationKind,
-        peer: Peer | None,
-        nbytes: int,
-        started: float,
-        ended: float,
-    ) -> None:
-        self._runtime = runtime
-        self.kind = kind
-        self.peer = peer
-        self.nbytes = nbytes
-        self.user_data = None
-        self._started = started
-        self._ended = ended  # 0.0 until the result is known
-        self._failure: _Failure | None = None
-        self._operation: Operation | None = None  # until the memory is settled
+    # The fields are native code's, which makes most of these, and answers `await` where one is done.
+    __slots__ = ("__weakref__",)
 
     def __repr__(self) -> str:
         peer = "nobody" if self.peer is None else self.peer.address
@@ -134,12 +95,7 @@ class Completion:
 
     # ---- awaiting
 
-    def __await__(self) -> Generator[Any, Any, None]:
-        if self._ended and self._failure is None:
-            runtime = self._runtime
-            if runtime.awaits_in_a_row < runtime.free_awaits:
-                runtime.awaits_in_a_row += 1
-                return cast("Generator[Any, Any, None]", _AT_END)
+    def _join_it(self) -> Generator[Any, Any, None]:
         return self._join(join=True).__await__()
 
     async def wait(self, *, join: bool = True) -> None:
@@ -162,7 +118,7 @@ class Completion:
         runtime = self._runtime
         if not self._ended:
             runtime.check_loop()
-            runtime.awaits_in_a_row = 0
+            self._pace.rest()
             if runtime.spin:
                 runtime.spinner.expect(runtime.spin)
             waiter = _Joined(self) if join else None

@@ -9,7 +9,7 @@ import traceback
 import warnings
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from hixl_aio._checks import check_text
 from hixl_aio._runtime import Runtime, default_name
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from hixl_aio.stats import Capabilities, EngineStatistics
 
 __all__ = ("Engine", "StreamEvent")
+
+_REMOTE: Final = Delivery.REMOTE
 
 
 class Engine:
@@ -302,7 +304,11 @@ class Engine:
             WrongLoopError: called on another loop or thread.
             EngineForkedError: called in a forked child.
         """
-        if delivery is not Delivery.REMOTE and delivery is not Delivery.LOCAL:
+        if timeout is DEFAULT and ready is None and delivery is _REMOTE:
+            done = self._data.put_now(src, dst, signal, payload)
+            if done is not None:
+                return done
+        elif not isinstance(delivery, Delivery):
             raise InvalidArgumentError(argument="delivery", value=delivery, expected="a Delivery")
         return self._data.transfer(0, src, dst, timeout, signal, payload, ready)
 
@@ -340,6 +346,10 @@ class Engine:
             WrongLoopError: called on another loop or thread.
             EngineForkedError: called in a forked child.
         """
+        if timeout is DEFAULT and ready is None:
+            done = self._data.get_now(src, dst)
+            if done is not None:
+                return done
         return self._data.transfer(1, dst, src, timeout, None, b"", ready)
 
     def batch(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import gc
+import sys
 import weakref
 from typing import Any
 
@@ -17,6 +18,7 @@ from hixl_aio import (
     OperationKind,
     OperationState,
     PeerLostError,
+    Put,
     TransferFailedError,
     TransferStoppedError,
     TransferTimeoutError,
@@ -64,6 +66,81 @@ async def test_awaiting_what_is_done_yields_once_in_a_while(pair: Pair, tasks: T
         await operation
     assert 9 <= others <= 12
     task.cancel()
+
+
+@pytest.mark.asyncio_only
+@pytest.mark.parametrize("link", ["inproc", "shm"])  # the others copy nothing within a call
+@pytest.mark.parametrize("parts", [0, 4])
+async def test_copying_within_calls_yields_after_so_many_bytes(link: str, parts: int, tasks: Tasks) -> None:
+    """Each two MiB that were copied within calls give others a turn, also where the awaits are few."""
+    nbytes = 128 << 10
+    async with faulty(link) as pair:
+        _, remote = await pair.target(nbytes)
+        source = await pair.source(nbytes)
+        others = 0
+
+        async def other() -> None:
+            nonlocal others
+            while True:
+                others += 1
+                await turns()
+
+        task = tasks.start(other())
+        await turns()
+        before = others
+        count = 256 // (parts or 1)
+        for _ in range(count):
+            if parts:
+                await pair.near.batch([Put(source, remote)] * parts)
+            else:
+                await pair.near.put(source, remote)
+        assert pair.near.statistics().inlined == count
+        assert 15 <= others - before <= 18
+        task.cancel()
+
+
+async def test_what_is_done_within_its_call_is_like_any_other(pair: Pair) -> None:
+    """It can be referred to weakly, watched, read and marked, and it goes away with its last reference."""
+    _, remote = await pair.target(64)
+    source = await pair.source(64)
+    for is_get in (False, True):
+        operation = pair.near.get(remote, source) if is_get else pair.near.put(source, remote, signal="s")
+        await operation.settled()
+        assert operation.user_data is None
+        operation.user_data = {"mine": operation}  # a cycle, for the collector
+        told: list[Completion] = []
+        operation.add_done_callback(told.append)
+        await turns(2)
+        assert told.pop() is operation
+        assert not operation.cancel()
+        assert "of 64 bytes" in repr(operation)
+        with pytest.raises(AttributeError):
+            operation.nbytes = 65  # type: ignore[misc]
+        weak = weakref.ref(operation)
+        del operation
+        gc.collect()
+        assert weak() is None
+
+
+async def test_calls_leave_no_references_behind(pair: Pair) -> None:
+    """What a thousand puts and gets were made of has as many references as before."""
+    _, remote = await pair.target(64)
+    source = await pair.source(64)
+    mine, theirs = source[:], remote[:]
+    held = (pair.near._runtime, pair.near._runtime.pace, pair.peer, mine, theirs, remote, OperationKind.PUT)
+
+    async def move(times: int) -> None:
+        for _ in range(times):
+            await pair.near.put(mine, theirs)
+            await pair.near.get(theirs, mine)
+
+    await move(10)
+    gc.collect()
+    before = [sys.getrefcount(item) for item in held]
+    await move(1000)
+    gc.collect()
+    for item, count in zip(held, before, strict=True):
+        assert abs(sys.getrefcount(item) - count) < 100, item
 
 
 async def test_any_number_of_tasks_may_await(pair: Pair) -> None:

@@ -19,6 +19,7 @@ from hixl_aio import (
     PeerNotConnectedError,
     Put,
     PutBlocks,
+    RemoteView,
     StaleRegionError,
     TransferQueueFullError,
 )
@@ -73,6 +74,19 @@ async def test_a_view_cannot_be_stretched(pair: Pair) -> None:
     for name in ("nbytes", "offset", "region"):
         with pytest.raises(AttributeError):
             setattr(view, name, 4096)
+
+
+async def test_a_view_that_was_never_made_is_refused(pair: Pair) -> None:
+    """An instance without its fields is an error like any other bad argument, not a crash."""
+    _, remote = await pair.target(64)
+    source = (await pair.source(64))[:]
+    hollow = [object.__new__(LocalView), object.__new__(RemoteView)]
+    for src, dst in ((hollow[0], remote[:]), (source, hollow[1]), (hollow[0], hollow[1])):
+        with pytest.raises(AttributeError):
+            pair.near.put(src, dst)  # type: ignore[arg-type]
+        with pytest.raises(AttributeError):
+            pair.near.get(dst, src)  # type: ignore[arg-type]
+    assert pair.near.statistics().waiting == 0
 
 
 async def test_a_chain_of_failures_keeps_its_messages_short(pair: Pair) -> None:

@@ -69,6 +69,8 @@ class Bridge(Protocol):
     name: str
     free_awaits: int
     """How many awaits in a row of what is done need not suspend; 0 where every await is a checkpoint."""
+    free_nbytes: int
+    """How many bytes may be copied within calls before such an await suspends after all."""
 
     @property
     def home(self) -> object:

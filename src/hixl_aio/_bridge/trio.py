@@ -84,6 +84,7 @@ class TrioBridge:
 
     name: str = "trio"
     free_awaits: int = 0
+    free_nbytes: int = 0
     debug: bool = False
     current = staticmethod(running_run)
 
