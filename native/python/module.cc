@@ -19,6 +19,7 @@
 #include "python/faults.h"
 #include "python/native_error.h"
 #include "python/short_way.h"
+#include "python/slots.h"
 #include "transports/host/host_transport.h"
 #include "transports/resend/resend_transport.h"
 
@@ -67,6 +68,15 @@ py::object region_tuple(const RegionInfo& region) {
   return py::make_tuple(region.region, region.generation, region.nbytes,
                         reinterpret_cast<std::uintptr_t>(region.address), static_cast<int>(region.kind),
                         static_cast<int>(region.access), region.label);
+}
+
+// The sender may be anybody of our user: a name that is no UTF-8 is shown, not trusted (INV-12).
+py::str signal_name(std::string_view name) {
+  PyObject* text = PyUnicode_DecodeUTF8(name.data(), static_cast<py::ssize_t>(name.size()), "backslashreplace");
+  if (text == nullptr) {
+    throw py::error_already_set();
+  }
+  return py::reinterpret_steal<py::str>(text);
 }
 
 // Texts from the wire may hold any bytes; an event must still arrive.
@@ -354,7 +364,7 @@ class NativeEngine {
     }
     void take(const SignalRecord& record) override {
       signals.append(py::make_tuple(record.peer, record.sequence, static_cast<int>(record.status),
-                                    py::bytes(record.name), py::bytes(record.payload)));
+                                    signal_name(record.name), py::bytes(record.payload)));
     }
     void event(Event&& event) override {
       py::object region = py::none();
@@ -498,6 +508,7 @@ PYBIND11_MODULE(_native, module) {
   module.attr("KIND_HOST") = static_cast<int>(MemoryKind::host);
   module.attr("KIND_DEVICE") = static_cast<int>(MemoryKind::device);
   bind_error(module);
+  bind_maker(module);
   bind_completion(module);
   bind_short_way(module);
   bind_buffers(module);

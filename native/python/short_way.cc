@@ -4,14 +4,13 @@
 // method or an argument list would be the larger part of the whole.
 #include "python/short_way.h"
 
-#include <structmember.h>
-
 #include <array>
 #include <cstdint>
 #include <string_view>
 
 #include "python/completion.h"
 #include "python/native_error.h"
+#include "python/slots.h"
 
 namespace py = pybind11;
 
@@ -102,7 +101,7 @@ struct ShortWay {
 };
 
 PyObject* slot_of(const ShortWay* self, PyObject* object, Slot slot) noexcept {
-  return *reinterpret_cast<PyObject**>(reinterpret_cast<char*>(object) + self->slots[slot]);
+  return slot_at(object, self->slots[slot]);
 }
 
 bool is_a(const ShortWay* self, PyObject* object, Held type) noexcept {
@@ -307,15 +306,6 @@ PyCFunction as_function(Function* function) noexcept {
 
 PyTypeObject* short_way_type = nullptr;  // made once, with the module
 
-// The offset of a slot, from the descriptor that its class has for it.
-Py_ssize_t offset_of(const py::dict& parts, const SlotName& slot) {
-  const py::object descriptor = py::object(parts[slot.owner]).attr(slot.name);
-  if (Py_TYPE(descriptor.ptr()) != &PyMemberDescr_Type) {
-    throw NativeError(Status::internal, std::string(slot.owner) + "." + slot.name + " is no slot");
-  }
-  return reinterpret_cast<PyMemberDescrObject*>(descriptor.ptr())->d_member->offset;
-}
-
 }  // namespace
 
 py::object make_short_way(Engine& engine, py::handle native, const py::dict& parts) {
@@ -325,7 +315,7 @@ py::object make_short_way(Engine& engine, py::handle native, const py::dict& par
   }
   auto* self = reinterpret_cast<ShortWay*>(made.ptr());
   for (std::size_t i = 0; i < kSlots; ++i) {
-    self->slots[i] = offset_of(parts, kSlotNames[i]);
+    self->slots[i] = slot_offset(py::object(parts[kSlotNames[i].owner]), kSlotNames[i].name);
   }
   for (std::size_t i = 0; i < kHeld; ++i) {
     self->held[i] = i == kNative ? Py_NewRef(native.ptr()) : Py_NewRef(py::object(parts[kHeldNames[i]]).ptr());

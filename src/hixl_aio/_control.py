@@ -48,13 +48,13 @@ class ControlPlane:
     """Who we are connected to."""
 
     __slots__ = (
-        "_by_number",
         "_closing",
         "_connecting",
         "_gone",
         "_runtime",
         "_unclaimed",
         "by_incarnation",
+        "numbers",
         "peers",
         "peers_view",
         "reception",
@@ -65,7 +65,7 @@ class ControlPlane:
         self.by_incarnation: dict[str, Peer] = {}  # connected ones: the hot path looks here
         self.peers: dict[str, Peer] = {}
         self.peers_view: Mapping[str, Peer] = MappingProxyType(self.peers)
-        self._by_number: dict[int, Peer] = {}
+        self.numbers: dict[int, Peer] = {}  # by what native code calls them
         self._gone: OrderedDict[str, Peer] = OrderedDict()
         self._closing: dict[int, Gate] = {}
         self._connecting = 0  # calls
@@ -76,11 +76,11 @@ class ControlPlane:
 
     def by_number(self, number: int) -> Peer | None:
         """The peer under which native code knows that number."""
-        return self._by_number.get(number) or self._learn(number)
+        return self.numbers.get(number) or self._learn(number)
 
     def has_peers(self) -> bool:
         """Is there anybody who may reach our memory?"""
-        return bool(self._by_number)
+        return bool(self.numbers)
 
     def connected(self) -> Iterator[Peer]:
         """All connected peers."""
@@ -198,7 +198,7 @@ class ControlPlane:
             raise from_status(
                 code, text, About(peer=address, argument="address", value=address, expected="valid")
             )
-        peer = self._by_number.get(number)  # the event has made it known, and it may be gone since
+        peer = self.numbers.get(number)  # the event has made it known, and it may be gone since
         if peer is None or peer._state is not PeerState.CONNECTED:
             raise PeerLostError(peer=address, status=Status.PEER_LOST)
         peer._wanted = True
@@ -207,7 +207,7 @@ class ControlPlane:
     def _unwanted(self, event: EventTuple) -> None:
         """A connect whose callers have gone was answered: no half-peer may stay."""
         _, _, number, code, _, _ = event
-        peer = None if code else self._by_number.get(number)
+        peer = None if code else self.numbers.get(number)
         if peer is None or peer._wanted or peer._was_accepted or not self._runtime.is_open:
             return
         self._unclaimed.append(peer)
@@ -241,7 +241,7 @@ class ControlPlane:
             later=runtime.call_soon,
         )
         peer = Peer(runtime, number, info, line)
-        self._by_number[number] = peer
+        self.numbers[number] = peer
         self.by_incarnation[peer.incarnation] = peer
         self.peers[peer.address] = peer
         self._gone.pop(peer.incarnation, None)
@@ -264,7 +264,7 @@ class ControlPlane:
 
     def on_down(self, number: int, code: int, text: str) -> None:
         """A peer is gone; all its records and signals have come before."""
-        peer = self._by_number.get(number)
+        peer = self.numbers.get(number)
         self._runtime.native.forget_peer(number)
         if peer is None or peer._state in (PeerState.LOST, PeerState.CLOSED):
             return
@@ -293,7 +293,7 @@ class ControlPlane:
             error = ClosedError(what=f"peer {peer.address}")
         runtime.ops.fail_all(peer._line, error, peer._down_status)
         runtime.mail.peer_gone(peer)
-        self._by_number.pop(peer._id, None)
+        self.numbers.pop(peer._id, None)
         for gate in (self._closing.pop(peer._id, None), peer._end):
             if gate is not None:
                 gate.open()
@@ -336,7 +336,7 @@ class ControlPlane:
                 pending = peer._line.flush(lambda: Gate(runtime.bridge.wake))
                 if pending is not None:
                     _, first = await runtime.bridge.hold(pending[0], runtime.options.drain_timeout)
-        if peer._id in self._by_number:
+        if peer._id in self.numbers:
             gate = self._begin_disconnect(peer, abort=abort or bool(peer._line.inflight))
             _, cancelled = await runtime.bridge.hold(gate, runtime.options.cancel_grace)
             first = weightier(first, cancelled)
@@ -373,7 +373,7 @@ class ControlPlane:
 
     def abort_line(self, line: PeerLine) -> None:
         """A deadline is over, and the policy is to tear the links down."""
-        peer = self._by_number.get(line.number)
+        peer = self.numbers.get(line.number)
         if peer is not None and peer._state in (PeerState.CONNECTED, PeerState.CLOSING):
             log("warning", "peer aborted after a timeout", peer=peer.address)
             self._begin_disconnect(peer, abort=True)
@@ -391,7 +391,7 @@ class ControlPlane:
             The first cancellation.
         """
         runtime = self._runtime
-        asked = [self._ask_to_leave(peer) for peer in self._by_number.values()]
+        asked = [self._ask_to_leave(peer) for peer in self.numbers.values()]
         first: BaseException | None = None
         for request in asked:
             _, cancelled = await runtime.bridge.hold(request.gate, seconds)
@@ -401,10 +401,10 @@ class ControlPlane:
     def close(self) -> None:
         """The engine closes: nobody is accepted any more, nobody waits for room."""
         self.reception.close()
-        for peer in self._by_number.values():
+        for peer in self.numbers.values():
             peer._line.release_room()
 
     def forget_all(self) -> None:
         """The engine is closed: so are all its peers."""
-        for peer in list(self._by_number.values()):
+        for peer in list(self.numbers.values()):
             self._retire(peer, PeerState.CLOSED, Status.PEER_CLOSED)

@@ -6,9 +6,11 @@ that is what makes a full queue an error at the sender.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, Final
 
 from hixl_aio._core.inbox import Inbox, Taker
+from hixl_aio._core.lifecycle import NOWHERE
 from hixl_aio._failures import status_of
 from hixl_aio.errors import (
     ClosedError,
@@ -19,62 +21,72 @@ from hixl_aio.errors import (
     SignalError,
 )
 from hixl_aio.peer import Peer, PeerState
-from hixl_aio.signals import Signal, encode_name
+from hixl_aio.signals import Signal, make_signal, received_name
 
 if TYPE_CHECKING:
+    from hixl_aio._bridge.base import Bridge
     from hixl_aio._records import SignalTuple
     from hixl_aio._runtime import Runtime
 
 __all__ = ("MailRoom",)
 
+_CONNECTED: Final = PeerState.CONNECTED
+
 
 class MailRoom:
     """The one place that hands out signals."""
 
-    __slots__ = ("_arrivals", "_runtime", "inbox")
+    __slots__ = ("_arrivals", "_learn", "_peers", "_runtime", "inbox")
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
+        self._peers = runtime.control.numbers
+        self._learn = runtime.control.by_number
         self._arrivals = 0
-        self.inbox = Inbox(self._wake)
+        self.inbox = Inbox(lambda _: None)  # nobody waits yet
 
-    def _wake(self, waiter: object) -> None:
-        self._runtime.bridge.wake(waiter)
+    def open(self, bridge: Bridge) -> None:
+        """Wake takers so."""
+        self.inbox = Inbox(bridge.wake)
 
     def record(self, item: SignalTuple) -> None:
         """A signal was drained."""
-        number, sequence, code, raw_name, payload = item
-        peer = self._runtime.control.by_number(number)
+        number, sequence, code, name, payload = item
+        peer = self._peers.get(number) or self._learn(number)
         if peer is None:
             raise InternalError(f"a signal came from peer {number}, which is not known")
-        expected = peer._last_sequence + 1
-        if sequence != expected:
-            if sequence > expected and not peer._broken:
-                last, lost = peer._last_sequence, sequence - expected
-                text = f"signal {sequence} came after signal {last}: {lost} of its signals were lost"
-                self._runtime.control.fail_link(peer, text)
-            return  # one that was taken before; or one of a link that cannot be relied on any more
+        if sequence != peer._last_sequence + 1:
+            self._out_of_order(peer, sequence)
+            return
         peer._last_sequence = sequence
-        self._arrivals += 1
-        # The sender may be anybody of our user: a name that is no UTF-8 is shown, not trusted (INV-12).
-        name = raw_name.decode("utf-8", "backslashreplace")
-        error = None if code == 0 else SignalError(name=name, peer=peer.address, status=status_of(code))
-        self.inbox.deliver(Signal(name, payload, peer, sequence, error, self._arrivals, number))
+        arrival = self._arrivals = self._arrivals + 1
+        error = None
+        if code:
+            error = SignalError(name=name, peer=peer.address, status=status_of(code))
+        self.inbox.deliver(make_signal(name, payload, peer, sequence, error, arrival, number))
 
-    async def wait_signal(self, name: str, peer: Peer | None) -> Signal:
+    def _out_of_order(self, peer: Peer, sequence: int) -> None:
+        """One that was taken before; or one of a link that cannot be relied on any more."""
+        expected = peer._last_sequence + 1
+        if sequence > expected and not peer._broken:
+            last, lost = peer._last_sequence, sequence - expected
+            text = f"signal {sequence} came after signal {last}: {lost} of its signals were lost"
+            self._runtime.control.fail_link(peer, text)
+
+    def wait_signal(self, name: str, peer: Peer | None) -> Coroutine[Any, Any, Signal]:
         """The next one of that name."""
         self._runtime.check()
-        text = encode_name(name).decode("utf-8", "backslashreplace")
+        text = received_name(name)
         if peer is not None and (not isinstance(peer, Peer) or peer._runtime is not self._runtime):
             raise InvalidArgumentError(
                 argument="peer", value=repr(peer), expected="a peer of this engine, or None"
             )
-        return await self._next(text, peer)
+        return self._next(text, peer)
 
-    async def next_signal(self) -> Signal:
+    def next_signal(self) -> Coroutine[Any, Any, Signal]:
         """The next one of any name that nobody waits for."""
         self._runtime.check()
-        return await self._next(None, None)
+        return self._next(None, None)
 
     async def _next(self, name: str | None, peer: Peer | None) -> Signal:
         runtime = self._runtime
@@ -100,7 +112,7 @@ class MailRoom:
                     peer._line.loss_was_told = True
                 raise taker.failure
             signal = taker.signal
-        if signal.peer._state is PeerState.CONNECTED and runtime.is_open:
+        if signal.peer._state is _CONNECTED and runtime.life.home is not NOWHERE:
             runtime.native.signals_taken(signal.source, 1)
         return signal
 

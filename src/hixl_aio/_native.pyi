@@ -3,8 +3,8 @@
 Written by hand and checked by stubtest. Only `_core`, `_bridge` and `engine.py`'s neighbours may import it.
 """
 
-from collections.abc import Generator, Mapping
-from typing import Any, Final, Self, final
+from collections.abc import Callable, Generator, Mapping
+from typing import Any, Final, Self, TypeVar, final
 
 from typing_extensions import Buffer, disjoint_base
 
@@ -13,6 +13,8 @@ from hixl_aio._records import CompletionTuple, EventTuple, PartTuple, PeerTuple,
 from hixl_aio._runtime import Runtime
 from hixl_aio.completion import Completion, _Failure
 from hixl_aio.peer import Peer
+
+_T = TypeVar("_T")
 
 __version__: Final[str]
 
@@ -117,6 +119,9 @@ class NativeFaults:
     def freeze(self, peer: int, /) -> None: ...
     def thaw(self, peer: int, /) -> None: ...
     def pending(self) -> int: ...
+
+def maker(cls: type[_T], names: tuple[str, ...], /) -> Callable[..., _T]:
+    """What makes an instance of `cls` from the values of these slots, by their places, without `__init__`."""
 
 @final
 class Pace:

@@ -12,7 +12,7 @@ __all__ = ("CompletionTuple", "EventTuple", "PartTuple", "PeerTuple", "RegionTup
 CompletionTuple: TypeAlias = tuple[int, int, int, bool, bytes | None]
 """(token, status, nbytes moved, quiescent, states of the parts of a batch that did not complete or None)"""
 
-SignalTuple: TypeAlias = tuple[int, int, int, bytes, bytes]
+SignalTuple: TypeAlias = tuple[int, int, int, str, bytes]
 """(peer, sequence, status, name, payload)"""
 
 RegionTuple: TypeAlias = tuple[int, int, int, int, int, int, str]

@@ -194,6 +194,7 @@ class Runtime:
         self.capabilities_found = Capabilities.from_native(native.capabilities)
         self.current = self.bridge.current
         self.data.open(native)
+        self.mail.open(self.bridge)
         self.bridge.watch(native.fileno(), self.on_readable)
         life.advance(LifeState.OPEN)
         _remember_for_fork(self)
@@ -258,11 +259,11 @@ class Runtime:
     def drain(self) -> bool:
         """Take what is there, at most `drain_limit` of each kind; True if some is left."""
         completions, signals, events, is_left = self.native.drain(self.options.drain_limit)
-        if completions:
+        if self.spin and (completions or signals):
             self.spinner.rest()
+        if completions:
             self._each(self.ops.record, completions)
         if signals:
-            self.spinner.rest()
             self._each(self.mail.record, signals)
         if events:
             self._each(self.on_event, events)

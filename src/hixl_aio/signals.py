@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from hixl_aio._native import maker
 from hixl_aio.errors import InvalidArgumentError, SignalError
 
 if TYPE_CHECKING:
@@ -37,6 +38,10 @@ class Signal:
     error: SignalError | None = None
     arrival: int = field(default=0, repr=False, compare=False)
     source: int = field(default=0, repr=False, compare=False)
+
+
+make_signal: Final = maker(Signal, ("name", "payload", "peer", "sequence", "error", "arrival", "source"))
+"""A Signal from all of its fields, in their order."""
 
 
 class SignalStream(AsyncIterator[Signal]):
@@ -78,6 +83,17 @@ def encode_name(name: object) -> bytes:
             argument="the length of the signal's name", value=len(encoded), expected=expected
         )
     return encoded
+
+
+def received_name(name: object) -> str:
+    """A signal's name as its receiver sees it.
+
+    Raises:
+        InvalidArgumentError: as for `encode_name`.
+    """
+    if type(name) is str and 0 < len(name) <= MAX_NAME_NBYTES and name.isascii():
+        return name
+    return encode_name(name).decode("utf-8", "backslashreplace")
 
 
 def check_payload(payload: object, most: int = MAX_PAYLOAD_NBYTES) -> bytes:

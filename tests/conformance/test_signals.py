@@ -178,3 +178,11 @@ async def test_closing_wakes_all_who_wait(pair: Pair, tasks: Tasks) -> None:
     await pair.far.aclose()
     for waiter in waiters:
         assert isinstance(await waiter.outcome(), ClosedError)
+
+
+async def test_a_name_that_is_no_text_arrives_as_escapes(pair: Pair) -> None:
+    """Whoever of our user sends it: the signal arrives, under a name that can be printed."""
+    native = pair.near._runtime.native
+    for raw, shown in ((b"\xff\xfe", "\\xff\\xfe"), (b"a\xed\xb2\x80", "a\\xed\\xb2\\x80")):
+        assert native.send_signal(pair.peer._id, raw, b"x", 0, False) == 0
+        assert (await pair.far.wait_signal(shown)).payload == b"x"

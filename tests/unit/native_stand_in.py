@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hixl_aio import _native
+from hixl_aio._records import SignalTuple
 from hixl_aio._status import Status
 
 FIRST_HANDLE = 1 << 32
@@ -69,7 +70,7 @@ class StandIn:
     hold_shutdown: bool = False
     peers: dict[int, tuple[str, str, str]] = field(default_factory=dict)
     _completions: list[tuple[int, int, int, bool, bytes | None]] = field(default_factory=list)
-    _arrived: list[tuple[int, int, int, bytes, bytes]] = field(default_factory=list)
+    _arrived: list[SignalTuple] = field(default_factory=list)
     _events: list[tuple[int, int, int, int, str, Any]] = field(default_factory=list)
     _fd: int = -1
     _regions: int = 0
@@ -290,7 +291,7 @@ class StandIn:
         self._ring()
 
     def arrive(
-        self, peer: int, sequence: int, name: bytes, payload: bytes = b"", status: Status = Status.OK
+        self, peer: int, sequence: int, name: str, payload: bytes = b"", status: Status = Status.OK
     ) -> None:
         """A signal comes in."""
         self._arrived.append((peer, sequence, int(status), name, payload))

@@ -442,7 +442,7 @@ async def test_places_of_signals_are_given_back_when_they_are_taken(scene: Scene
     """Drained is not taken (and a signal put back is not either)."""
     async with scene() as s:
         for number in range(1, 4):
-            s.native.arrive(1, number, b"s", bytes([number]))
+            s.native.arrive(1, number, "s", bytes([number]))
         await turn()
         assert s.native.taken == []
         assert s.engine.statistics().unread_signals == 3

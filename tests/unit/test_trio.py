@@ -242,7 +242,7 @@ async def test_a_deadline_and_a_signal_in_the_same_step_lose_nothing(scene: Scen
 
             nursery.start_soon(wait)
             await settle()
-            s.native.arrive(s.peer._id, sequence, b"s", b"%d" % sequence)
+            s.native.arrive(s.peer._id, sequence, "s", b"%d" % sequence)
             if signal_first:
                 s.engine._runtime.on_readable()
             scope.deadline = trio.current_time() - 1  # it is over now
@@ -264,8 +264,8 @@ async def test_every_await_is_a_checkpoint(scene: SceneMaker) -> None:
         s.native.end()
         await done
         s.native.accepted(7, "127.0.0.1:7", "cd" * 16)
-        s.native.arrive(s.peer._id, 1, b"s")
-        s.native.arrive(s.peer._id, 2, b"t")
+        s.native.arrive(s.peer._id, 1, "s")
+        s.native.arrive(s.peer._id, 2, "t")
         await settle()
         closed = await s.engine.register(bytearray(8))
         await closed.aclose()

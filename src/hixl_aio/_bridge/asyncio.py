@@ -69,8 +69,8 @@ class AsyncioBridge:
         if not waiter.done():
             waiter.set_result(True)
 
-    async def park(self, waiter: asyncio.Future[bool]) -> None:
-        await waiter
+    def park(self, waiter: asyncio.Future[bool]) -> Awaitable[object]:
+        return waiter
 
     async def park_for(self, waiter: asyncio.Future[bool], seconds: float) -> bool:
         timer = self._loop.call_later(seconds, _expire, waiter)

@@ -91,7 +91,7 @@ class Bridge(Protocol):
     def wake(self, waiter: Waiter) -> None:
         """Let the task of that waiter go on; harmless when it has gone."""
 
-    async def park(self, waiter: Waiter) -> None:
+    def park(self, waiter: Waiter) -> Awaitable[object]:
         """Sleep until woken. A plain wait: cancelling ends it."""
 
     async def park_for(self, waiter: Waiter, seconds: float) -> bool:

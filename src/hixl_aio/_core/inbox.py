@@ -47,10 +47,6 @@ class Taker:
         self.signal: Any = None
         self.failure: BaseException | None = None
 
-    def wants(self, name: str, source: int) -> bool:
-        """Would it take this one?"""
-        return (self.name is None or self.name == name) and (self.source is None or self.source == source)
-
 
 class Inbox:
     """Unread signals and waiting takers of one engine."""
@@ -78,12 +74,13 @@ class Inbox:
         self._wake(taker.waiter)
 
     def _find_taker(self, signal: Arrived) -> Taker | None:
-        named = self._takers.get(signal.name, [])
-        for takers in (named, self._takers_of_any):
+        source = signal.source
+        named = self._takers.get(signal.name)
+        for takers in (self._takers_of_any,) if named is None else (named, self._takers_of_any):
             for index, taker in enumerate(takers):
-                if taker.wants(signal.name, signal.source):
+                if taker.source is None or taker.source == source:
                     del takers[index]
-                    if takers is named and not named:
+                    if not named and takers is named:
                         del self._takers[signal.name]
                     return taker
         return None

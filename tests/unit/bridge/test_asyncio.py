@@ -36,7 +36,11 @@ async def test_waking_twice_or_after_a_cancellation_is_harmless() -> None:
     b.wake(waiter)
     await b.park(waiter)
     waiter = b.new_waiter()
-    task = asyncio.create_task(b.park(waiter))
+
+    async def park() -> None:
+        await b.park(waiter)
+
+    task = asyncio.create_task(park())
     await b.checkpoint()
     task.cancel()
     b.wake(waiter)
