@@ -21,6 +21,11 @@ __all__ = ("BatchPlan", "plan_batch")
 
 
 _MAX_BLOCK: Final = 1 << 62
+# Tuples: a union would be made anew by each test.
+_PUTS: Final = (Put, PutBlocks)
+_GETS: Final = (Get, GetBlocks)
+_BLOCKS: Final = (PutBlocks, GetBlocks)
+_OPS: Final = (*_PUTS, *_GETS)
 
 
 @dataclass(slots=True)
@@ -98,7 +103,7 @@ def plan_batch(ops: Sequence[BatchOp]) -> BatchPlan:
         InvalidArgumentError: a part is not what it should be; the message names it.
         AccessDeniedError: its region does not grant the direction, or the destination is read-only.
     """
-    if isinstance(ops, Put | Get | PutBlocks | GetBlocks) or not isinstance(ops, Sequence):
+    if isinstance(ops, _OPS) or not isinstance(ops, Sequence):
         raise InvalidArgumentError(
             argument="ops", value=type(ops).__name__, expected="a sequence of Put, Get, PutBlocks, GetBlocks"
         )
@@ -113,43 +118,42 @@ def plan_batch(ops: Sequence[BatchOp]) -> BatchPlan:
 
 
 def _add(plan: BatchPlan, op: BatchOp) -> None:
-    is_get = isinstance(op, Get | GetBlocks)
+    is_get = isinstance(op, _GETS)
     if is_get:
         local, remote = as_local(op.dst, "dst"), as_remote(op.src, "src")
-    elif isinstance(op, Put | PutBlocks):
+    elif isinstance(op, _PUTS):
         local, remote = as_local(op.src, "src"), as_remote(op.dst, "dst")
     else:
         raise InvalidArgumentError(
             argument="op", value=type(op).__name__, expected="Put, Get, PutBlocks or GetBlocks"
         )
     _check_direction(is_get, local, remote)
+    region, remote_nbytes = remote.region, remote.nbytes
     if plan.target is None:
-        plan.target = remote.region
-    elif remote.region.incarnation != plan.target.incarnation:
+        plan.target = region
+    elif region.incarnation != plan.target.incarnation:
         hint = "Make one batch for each peer."
         expected = f"a region of incarnation {plan.target.incarnation}, as in part 0"
-        raise InvalidArgumentError(
-            argument="peer", value=remote.region.incarnation, expected=expected, hint=hint
-        )
+        raise InvalidArgumentError(argument="peer", value=region.incarnation, expected=expected, hint=hint)
     head = (
         int(is_get),
         local._address,
         local.nbytes,
-        remote.region.id,
-        remote.region.generation,
+        region.id,
+        region.generation,
         remote.offset,
-        remote.nbytes,
+        remote_nbytes,
     )
-    if isinstance(op, PutBlocks | GetBlocks):
+    if isinstance(op, _BLOCKS):
         nbytes, tail = _blocks(op, is_get)
     else:
-        if local.nbytes != remote.nbytes:
-            expected = f"{local.nbytes if not is_get else remote.nbytes} bytes, the length of src"
-            value = remote.nbytes if not is_get else local.nbytes
+        if local.nbytes != remote_nbytes:
+            expected = f"{local.nbytes if not is_get else remote_nbytes} bytes, the length of src"
+            value = remote_nbytes if not is_get else local.nbytes
             raise InvalidArgumentError(argument="the length of dst", value=value, expected=expected)
         nbytes, tail = local.nbytes, (None, None, local.nbytes)
     plan.locals.append(local)
-    plan.parts.append((is_get, nbytes, remote.region))
+    plan.parts.append((is_get, nbytes, region))
     plan.native.append((*head, *tail))
     plan.nbytes += nbytes
 

@@ -188,6 +188,8 @@ def int64_array(values: Offsets, argument: str) -> Any:
         InvalidArgumentError: no integers, or out of the range of int64.
         NotContiguousError: an array with gaps.
     """
+    if type(values) is array and values.typecode == "q":
+        return values
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
     if torch is not None and isinstance(values, getattr(torch, "Tensor", ())):
         tensor: Any = values
