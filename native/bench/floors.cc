@@ -11,6 +11,8 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <semaphore>
+#include <stop_token>
 #include <system_error>
 #include <thread>
 #include <vector>
@@ -34,6 +36,13 @@ std::byte* at(Address address) {
 }
 
 [[noreturn]] void fail(const char* call) { throw std::system_error(errno, std::generic_category(), call); }
+
+void give(int fd) {
+  const std::uint64_t one = 1;
+  if (write(fd, &one, sizeof one) != sizeof one) {
+    fail("write to an eventfd");
+  }
+}
 
 // ---- copies
 
@@ -131,6 +140,78 @@ void copy_many(Address to, Address from, std::size_t nbytes, unsigned repetition
   });
 }
 
+// Threads that sleep until there is something to copy, and ring an eventfd when it is done: what stands between such a
+// copy and a loop that must not stand still. Whoever calls waits for the ring before the next copy.
+class Crew {
+ public:
+  explicit Crew(unsigned threads) : fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+    if (fd_ < 0) {
+      fail("eventfd");
+    }
+    for (unsigned index = 0; index < threads; ++index) {
+      threads_.emplace_back([this, index](const std::stop_token& stop) { work(stop, index); });
+    }
+  }
+  Crew(const Crew&) = delete;
+  Crew& operator=(const Crew&) = delete;
+  Crew(Crew&&) = delete;
+  Crew& operator=(Crew&&) = delete;
+  ~Crew() {
+    for (std::jthread& thread : threads_) {
+      thread.request_stop();
+    }
+    wake();
+    threads_.clear();
+    close(fd_);
+  }
+
+  [[nodiscard]] int fileno() const { return fd_; }
+
+  void copy(Address to, Address from, std::size_t nbytes, bool streaming) {
+    to_ = to;
+    from_ = from;
+    nbytes_ = nbytes;
+    streaming_ = streaming;
+    left_.store(static_cast<unsigned>(threads_.size()), std::memory_order_relaxed);
+    wake();
+  }
+
+ private:
+  // Releases what was written to the members before, to the threads that it wakes.
+  void wake() { ready_.release(static_cast<std::ptrdiff_t>(threads_.size())); }
+
+  void work(const std::stop_token& stop, unsigned index) {
+    for (;;) {
+      // Two of these may go to one thread, if the other is still on its way here: that one copies for both.
+      ready_.acquire();
+      if (stop.stop_requested()) {
+        return;
+      }
+      const unsigned part = next_.fetch_add(1, std::memory_order_relaxed) % static_cast<unsigned>(threads_.size());
+      const Share share = share_of(nbytes_, static_cast<unsigned>(threads_.size()), part);
+      if (streaming_) {
+        stream(at(to_) + share.begin, at(from_) + share.begin, share.nbytes);
+      } else {
+        std::memcpy(at(to_) + share.begin, at(from_) + share.begin, share.nbytes);
+      }
+      // acq_rel: the last one rings for what all have copied.
+      if (left_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+        give(fd_);
+      }
+    }
+  }
+
+  int fd_;
+  Address to_ = 0;
+  Address from_ = 0;
+  std::size_t nbytes_ = 0;
+  bool streaming_ = false;
+  std::atomic<unsigned> left_{0};
+  std::atomic<unsigned> next_{0};  // relaxed: the parts only have to be different ones
+  std::counting_semaphore<> ready_{0};
+  std::vector<std::jthread> threads_;  // last: they use the others
+};
+
 // The blocks at the given offsets, one after the other.
 void copy_blocks(Address to, Address from, const py::buffer& to_offsets, const py::buffer& from_offsets,
                  std::size_t nbytes, unsigned repetitions) {
@@ -200,13 +281,6 @@ std::uint64_t take(int fd) {
   return value;
 }
 
-void give(int fd) {
-  const std::uint64_t one = 1;
-  if (write(fd, &one, sizeof one) != sizeof one) {
-    fail("write to an eventfd");
-  }
-}
-
 // `rounds` times there and back. False if the other process is gone.
 bool ping(int out, int in, unsigned rounds) {
   for (unsigned round = 0; round < rounds; ++round) {
@@ -245,6 +319,10 @@ PYBIND11_MODULE(_floors, m) {
   m.def("copy", &copy);
   m.def("copy_between", &copy_between);
   m.def("copy_many", &copy_many, ReleaseGil());
+  py::class_<Crew>(m, "Crew")
+      .def(py::init<unsigned>(), py::arg("threads"), py::pos_only())
+      .def("fileno", &Crew::fileno)
+      .def("copy", &Crew::copy);
   m.def("copy_blocks", &copy_blocks);
   m.def("write_process", &write_process, ReleaseGil());
   m.def("read_process", &read_process, ReleaseGil());

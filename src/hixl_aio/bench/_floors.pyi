@@ -1,5 +1,7 @@
 """The machine without the library: native/bench/floors.cc. The caller vouches for addresses."""
 
+from typing import final
+
 GONE: int
 """A counter this high on an eventfd says that the other process is gone."""
 
@@ -17,6 +19,15 @@ def copy_between(to: object, to_offset: int, source: object, source_offset: int,
 
 def copy_many(to: int, source: int, nbytes: int, repetitions: int, threads: int, streaming: bool, /) -> None:
     """A memcpy shared by threads that begin each repetition together."""
+
+@final
+class Crew:
+    """Threads that sleep until there is something to copy, and ring an eventfd when it is done."""
+
+    def __init__(self, threads: int, /) -> None: ...
+    def fileno(self) -> int: ...
+    def copy(self, to: int, source: int, nbytes: int, streaming: bool, /) -> None:
+        """Begin a memcpy; wait for the ring before the next one."""
 
 def copy_blocks(
     to: int, source: int, to_offsets: object, source_offsets: object, nbytes: int, repetitions: int, /

@@ -14,6 +14,8 @@ from hixl_aio.bench.errors import TargetLostError
 from hixl_aio.bench.measure import Timed
 
 __all__ = (
+    "HANDED_OVER",
+    "HANDED_OVER_STREAMING",
     "LoopPing",
     "answer_blocking",
     "answer_streams",
@@ -21,6 +23,7 @@ __all__ = (
     "awaited_copy",
     "awaited_memmove",
     "copies",
+    "copies_handed_over",
     "done_copies",
     "memcpy",
     "processes",
@@ -109,6 +112,39 @@ def copies(to: int, source: int, nbytes: int, *, cores: int) -> dict[str, Timed]
     return found
 
 
+def copies_handed_over(to: int, source: int, nbytes: int, *, cores: int) -> dict[str, Timed]:
+    """The same by threads that sleep in between, awaited: what a loop that is not stalled pays."""
+    found = {HANDED_OVER: _handed_over(to, source, nbytes, min(cores, 2), streaming=False)}
+    if _floors.can_stream():
+        found[HANDED_OVER_STREAMING] = _handed_over(to, source, nbytes, min(cores, 2), streaming=True)
+    return found
+
+
+def _handed_over(to: int, source: int, nbytes: int, threads: int, *, streaming: bool) -> Timed:
+    crew = _floors.Crew(threads)
+
+    async def run(repetitions: int) -> None:
+        loop = asyncio.get_running_loop()
+        fd, done = crew.fileno(), loop.create_future()
+
+        def rung() -> None:
+            os.eventfd_read(fd)
+            done.set_result(None)
+
+        loop.add_reader(fd, rung)
+        try:
+            for _ in range(repetitions):
+                done = loop.create_future()
+                crew.copy(to, source, nbytes, streaming)
+                await done
+        finally:
+            loop.remove_reader(fd)
+
+    return Timed(run)
+
+
+HANDED_OVER: Final = "memcpy, handed over and awaited"
+HANDED_OVER_STREAMING: Final = "streaming, handed over and awaited"
 _TWO_HELP: Final = 128 << 10
 _STREAMING_HELPS: Final = 1 << 20
 
