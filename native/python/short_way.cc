@@ -90,12 +90,20 @@ constexpr std::array<SlotName, kSlots> kSlotNames{{
     {"Lifecycle", "home"},
 }};
 
+#if PY_VERSION_HEX < 0x030C0000
+// Made once, with the module.
+PyObject* record_name = nullptr;
+PyObject* asyncio_current = nullptr;
+#endif
+
 struct ShortWay {
   PyObject_HEAD
   Engine* engine;  // null once it is closed
   std::array<PyObject*, kHeld> held;
   std::array<Py_ssize_t, kSlots> slots;
   Py_ssize_t max_payload;
+  PyObject* running;  // see is_known_to_run
+  PyObject* loop;
   std::uint64_t count;
   std::uint64_t nbytes;
 };
@@ -140,13 +148,40 @@ CompletionBase* new_one(const ShortWay* self, Held kind, PyObject* peer, PyObjec
   return made;
 }
 
+#if PY_VERSION_HEX < 0x030C0000
+// asyncio of CPython 3.11 asks the system for the process's number whenever it is asked for the running loop, a fifth of the
+// whole. What it keeps for the thread is a new object each time a loop begins or ends to run in it, so that the same object
+// means the same loop. (That the process is another one shows in the engine's life.)
+PyObject* record_of_running() noexcept {
+  PyObject* of_thread = PyThreadState_GetDict();
+  return of_thread == nullptr ? nullptr : PyDict_GetItem(of_thread, record_name);
+}
+
+bool is_known_to_run(const ShortWay* self) noexcept { return self->running != nullptr && self->running == record_of_running(); }
+
+void know_to_run(ShortWay* self, PyObject* loop) noexcept {
+  PyObject* record = self->held[kCurrent] == asyncio_current ? record_of_running() : nullptr;
+  Py_XSETREF(self->running, Py_XNewRef(record));
+  Py_XSETREF(self->loop, Py_NewRef(loop));
+}
+#else
+bool is_known_to_run(const ShortWay*) noexcept { return false; }
+void know_to_run(ShortWay*, PyObject*) noexcept {}
+#endif
+
 // 1: the open engine's own loop runs here. 0: it does not. -1: an exception.
-int at_home(const ShortWay* self) noexcept {
+int at_home(ShortWay* self) noexcept {
+  if (is_known_to_run(self)) {
+    return self->loop == slot_of(self, self->held[kLife], kHome) ? 1 : 0;
+  }
   PyObject* current = PyObject_CallNoArgs(self->held[kCurrent]);
   if (current == nullptr) {
     return -1;
   }
   const int here = current == slot_of(self, self->held[kLife], kHome) ? 1 : 0;
+  if (here == 1) {
+    know_to_run(self, current);
+  }
   Py_DECREF(current);
   return here;
 }
@@ -266,6 +301,8 @@ PyObject* get(PyObject* self, PyObject* const* args, Py_ssize_t count) {
 int clear(PyObject* object) {
   auto* self = reinterpret_cast<ShortWay*>(object);
   self->engine = nullptr;
+  Py_CLEAR(self->running);
+  Py_CLEAR(self->loop);
   for (PyObject*& held : self->held) {
     Py_CLEAR(held);
   }
@@ -279,6 +316,8 @@ PyObject* close(PyObject* self, PyObject*) {
 
 int traverse(PyObject* object, visitproc visit, void* arg) {
   Py_VISIT(Py_TYPE(object));
+  Py_VISIT(reinterpret_cast<ShortWay*>(object)->running);
+  Py_VISIT(reinterpret_cast<ShortWay*>(object)->loop);
   for (PyObject* held : reinterpret_cast<ShortWay*>(object)->held) {
     Py_VISIT(held);
   }
@@ -329,6 +368,11 @@ py::object make_short_way(Engine& engine, py::handle native, const py::dict& par
 }
 
 void bind_short_way(py::module_& module) {
+#if PY_VERSION_HEX < 0x030C0000
+  record_name = py::str("__asyncio_running_event_loop__").release().ptr();
+  PyUnicode_InternInPlace(&record_name);
+  asyncio_current = py::object(py::module_::import("_asyncio").attr("_get_running_loop")).release().ptr();
+#endif
   static PyMethodDef methods[] = {
       {"put", as_function(put), METH_FASTCALL, nullptr},
       {"get", as_function(get), METH_FASTCALL, nullptr},

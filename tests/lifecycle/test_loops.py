@@ -132,6 +132,38 @@ def test_a_session_engine_refuses_the_loops_of_single_tests(loop: str, ended: bo
         del pair
 
 
+def test_a_put_looks_each_time_for_the_loop_that_runs(loop: str) -> None:
+    """Also after any number on the right one: between its runs, under another loop, in another thread."""
+    with asyncio.Runner(loop_factory=LOOPS[loop]) as session:
+        pair = session.run(open_pair(64, "shm"))
+
+        async def move(pair: Pair) -> None:
+            for _ in range(3):
+                await pair.put()
+
+        async def refused(pair: Pair) -> None:
+            with pytest.raises(WrongLoopError):
+                pair.put()
+
+        async def everywhere(pair: Pair) -> None:
+            await move(pair)
+            await asyncio.to_thread(asyncio.run, refused(pair))
+            await move(pair)
+
+        before = pair.near.statistics().inlined
+        for _ in range(2):
+            session.run(move(pair))
+            with pytest.raises(WrongLoopError):
+                pair.put()
+            run(loop, refused(pair))
+            run("asyncio", refused(pair))
+            session.run(everywhere(pair))
+        assert pair.near.statistics().inlined == before + 18
+        session.run(close(pair))
+        with pytest.raises(ClosedError):
+            session.run(move(pair))
+
+
 def test_two_threads_with_a_loop_each_have_engines_that_talk(loop: str) -> None:
     """Two loops in two threads of one process: put, get and signal in both directions at once."""
     addresses: list[str] = []
