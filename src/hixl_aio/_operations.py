@@ -165,20 +165,13 @@ class Operations:
 
     def _failure(self, operation: Operation, code: int, parts: bytes | None) -> HixlAioError:
         runtime = self._runtime
+        batch = self._note_parts(operation, parts)
         if runtime.closing and code in (Status.STOPPED, Status.CLOSED, Status.PEER_CLOSED):
             return ClosedError(what=f"engine {runtime.name}", state="closing")
         about = self.about(operation)
         if operation.overdue and code == Status.STOPPED:
             return self._timeout_error(operation, about, waiting=False)
-        batch = operation.outcome
-        if (
-            not isinstance(batch, Batch)
-            or parts is None
-            or not any(state > PartState.DONE for state in parts)
-        ):
-            return from_status(code, "", about)  # of a batch: nobody knows which parts, so it is all of them
-        batch._states = parts
-        if code in _WHOLE_BATCH:
+        if batch is None or parts is None or code in _WHOLE_BATCH:
             return from_status(code, "", about)
         failures = tuple(
             (index, self._part_failure(batch, index, state, code, about))
@@ -192,6 +185,15 @@ class Operations:
             status=status_of(code),
             backend=about.backend,
         )
+
+    @staticmethod
+    def _note_parts(operation: Operation, parts: bytes | None) -> Batch | None:
+        """Keep what a record says of the parts, whatever the error. None: no batch, or nobody knows."""
+        batch = operation.outcome
+        if parts is None or not isinstance(batch, Batch) or max(parts, default=0) <= PartState.DONE:
+            return None
+        batch._states = parts
+        return batch
 
     @staticmethod
     def _part_failure(batch: Batch, index: int, state: int, code: int, about: About) -> HixlAioError:

@@ -373,6 +373,29 @@ async def test_a_batch_that_failed_without_a_failed_part_is_unknown_as_a_whole(
         assert [part.error for part in batch.parts] == [failed.value] * 2
 
 
+@pytest.mark.parametrize("ended_by", ["its deadline", "the close of the engine"])
+async def test_a_batch_that_was_cut_short_says_which_parts_are_there(
+    scene: SceneMaker, ended_by: str
+) -> None:
+    """Its error speaks of the whole; what had arrived before the stop is done all the same."""
+    async with scene() as s:
+        batch = s.engine.batch(
+            [Put(s.source[0:8], s.remote[0:8])] * 2, timeout=0.01 if ended_by == "its deadline" else None
+        )
+        closing = None
+        if ended_by != "its deadline":
+            closing = asyncio.create_task(s.engine.aclose(drain_timeout=0))
+        while not s.native.stopped:
+            await turn(1)
+        s.native.end(status=Status.STOPPED, parts=bytes([PartState.DONE, PartState.STOPPED]))
+        with pytest.raises(TransferTimeoutError if closing is None else ClosedError) as cut:
+            await batch
+        assert [part.state for part in batch.parts] == [PartState.DONE, PartState.STOPPED]
+        assert [part.error for part in batch.parts] == [None, cut.value]
+        if closing is not None:
+            await closing
+
+
 async def test_credits_and_native_slots_hold_the_line_in_order(scene: SceneMaker) -> None:
     """Posted in the order of the calls, also when native code has no slot for a while (INV-5)."""
     async with scene(credits_per_peer=2) as s:
