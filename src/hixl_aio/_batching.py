@@ -17,7 +17,7 @@ from hixl_aio.options import Access
 if TYPE_CHECKING:
     from hixl_aio._records import PartTuple
 
-__all__ = ("BatchPlan", "plan_batch")
+__all__ = ("BatchPlan", "checked_copy", "plan_batch")
 
 
 _MAX_BLOCK: Final = 1 << 62
@@ -50,24 +50,25 @@ class BatchPlan:
         """Each local region once."""
         return tuple({id(view._record): view._record for view in self.locals}.values())
 
-    def checked_copy(self) -> list[PartTuple]:
-        """The parts for later: bounds checked now, offsets as they are now.
 
-        Raises:
-            InvalidArgumentError: a block leaves its view.
-        """
-        return [self._checked(index, part) for index, part in enumerate(self.native)]
+def checked_copy(parts: list[PartTuple]) -> list[PartTuple]:
+    """Parts for later: bounds checked now, offsets as they are now.
 
-    @staticmethod
-    def _checked(index: int, part: PartTuple) -> PartTuple:
-        kind, address, local_nbytes, region, generation, offset, remote_nbytes, local, remote, nbytes = part
-        if local is None or remote is None:
-            return part
-        ours, theirs = _copy(local), _copy(remote)
-        sizes = nbytes if isinstance(nbytes, int) else _copy(nbytes)
-        for places, limit, side in ((ours, local_nbytes, "local"), (theirs, remote_nbytes, "remote")):
-            _check_blocks(index, side, places, sizes, limit)
-        return (kind, address, local_nbytes, region, generation, offset, remote_nbytes, ours, theirs, sizes)
+    Raises:
+        InvalidArgumentError: a block leaves its view.
+    """
+    return [_checked(index, part) for index, part in enumerate(parts)]
+
+
+def _checked(index: int, part: PartTuple) -> PartTuple:
+    kind, address, local_nbytes, region, generation, offset, remote_nbytes, local, remote, nbytes = part
+    if local is None or remote is None:
+        return part
+    ours, theirs = _copy(local), _copy(remote)
+    sizes = nbytes if isinstance(nbytes, int) else _copy(nbytes)
+    for places, limit, side in ((ours, local_nbytes, "local"), (theirs, remote_nbytes, "remote")):
+        _check_blocks(index, side, places, sizes, limit)
+    return (kind, address, local_nbytes, region, generation, offset, remote_nbytes, ours, theirs, sizes)
 
 
 def _copy(values: Any) -> array[int]:

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from hixl_aio._batching import BatchPlan, plan_batch
+from hixl_aio._batching import BatchPlan, checked_copy, plan_batch
 from hixl_aio._checks import check_seconds
 from hixl_aio._core.credits import PeerLine
 from hixl_aio._core.gate import Gate
@@ -195,9 +195,9 @@ class DataPlane:
         if plan.nbytes:
             operation.parts = plan.native
         else:
-            plan.checked_copy()  # native code does not see it, so its bounds are checked here
+            checked_copy(plan.native)  # native code does not see it, so its bounds are checked here
         operation.timeout = seconds
-        self._way.submit(operation, signal, payload, ready, plan)
+        self._way.submit(operation, signal, payload, ready)
         return batch
 
     def _empty_batch(

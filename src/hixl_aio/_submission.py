@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
+from hixl_aio._batching import checked_copy
 from hixl_aio._core.optable import Operation
 from hixl_aio._failures import from_native, from_status
 from hixl_aio._native import NativeError
@@ -24,7 +25,6 @@ from hixl_aio.options import Access
 from hixl_aio.signals import check_payload, encode_name
 
 if TYPE_CHECKING:
-    from hixl_aio._batching import BatchPlan
     from hixl_aio._core.regions import RegionRecord
     from hixl_aio._runtime import Runtime
     from hixl_aio.peer import Peer
@@ -80,7 +80,6 @@ class Submission:
         signal: str | None,
         payload: bytes,
         ready: Awaitable[object] | StreamEvent | None,
-        plan: BatchPlan | None = None,
     ) -> None:
         encoded, payload = self.check_signal(signal, payload)
         follow = None if ready is None else self._check_ready(ready)
@@ -91,11 +90,7 @@ class Submission:
             return
         direct = follow is None and line.idle
         if not direct:
-            line.check_room()
-            if plan is not None:
-                # It is posted later: see now what native code would refuse then, and keep the offsets as they
-                # are now.
-                operation.parts = plan.checked_copy() if plan.nbytes else None
+            self._check_wait(operation)
         if encoded is not None:
             self.reserve(operation, encoded, payload)
             if operation.concluded:
@@ -151,7 +146,7 @@ class Submission:
             self._done(operation, None)
             return
         if code == -Status.QUEUE_FULL:
-            self._check_room(operation)
+            self._check_wait(operation)
             self._table.add(operation)
             operation.line.call(operation)
             self._runtime.ops.watch_deadline(operation)
@@ -166,11 +161,16 @@ class Submission:
             return
         raise self._forget(operation, self._explain(operation, -code, error))
 
-    def _check_room(self, operation: Operation) -> None:
-        """The line has a place; or the call is refused, may be made again, and leaves nothing behind."""
+    def _check_wait(self, operation: Operation) -> None:
+        """It may wait in line; or the call is refused, may be made again, and leaves nothing behind.
+
+        It is posted later: see now what native code would refuse then, and keep offsets as they are now.
+        """
         try:
             operation.line.check_room()
-        except TransferQueueFullError as error:
+            if operation.parts is not None:
+                operation.parts = checked_copy(operation.parts)
+        except (TransferQueueFullError, InvalidArgumentError) as error:
             if operation.name is not None:
                 operation.name = None
                 self._runtime.native.unreserve_signal(operation.line.number)
@@ -233,7 +233,7 @@ class Submission:
             if isinstance(operation.outcome, Completion):
                 operation.outcome.peer = gone
             if self._runtime.lookout.is_needed(gone):
-                self._check_room(operation)
+                self._check_wait(operation)
                 self._table.add(operation)
                 operation.line.call(operation)
                 self._runtime.ops.watch_deadline(operation)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from array import array
 from collections.abc import Callable
 
 import pytest
@@ -14,8 +15,10 @@ from hixl_aio import (
     EngineError,
     EngineForkedError,
     HixlAioError,
+    OperationState,
     PartState,
     Put,
+    PutBlocks,
     Status,
     TransferFailedError,
     TransferStoppedError,
@@ -106,6 +109,21 @@ async def test_a_transport_that_is_full_for_long_does_not_keep_the_loop_busy(lin
         milliseconds = (time.monotonic() - started) * 1000
         # About one a millisecond, and a few more when something else wakes the loop; not thousands.
         assert 1 < refusing.hits <= 2 * milliseconds
+
+
+async def test_a_batch_that_found_no_room_keeps_the_offsets_of_its_call(link: str) -> None:
+    """What becomes of the caller's arrays while it waits in line changes nothing."""
+    plan = FaultPlan()
+    async with faulty(link, near=plan) as pair:
+        region, remote = await pair.target(64)
+        source = await pair.source(64, 7)
+        places = array("q", [0, 16])
+        plan.refuse(Status.QUEUE_FULL, count=2)  # the call, and the line that asks again at once
+        batch = pair.near.batch([PutBlocks(source, remote, places, places, 8)])
+        assert batch.state is OperationState.WAITING
+        places[0] = 48
+        await batch
+        assert bytes(region.view()) == (b"\x07" * 8 + bytes(8)) * 2 + bytes(32)
 
 
 async def test_parts_of_a_batch_that_was_held_and_stopped(link: str) -> None:

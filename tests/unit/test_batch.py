@@ -9,7 +9,7 @@ import numpy
 import pytest
 
 from hixl_aio import InvalidArgumentError, NotContiguousError
-from hixl_aio._batching import BatchPlan, plan_batch
+from hixl_aio._batching import checked_copy, plan_batch
 from hixl_aio.batch import int64_array
 
 
@@ -76,16 +76,14 @@ def test_a_memoryview_with_gaps_is_refused() -> None:
 def test_blocks_that_wait_are_checked_and_copied(sizes: Any) -> None:
     """A later change of the caller's arrays does not reach an operation that was called before."""
     local, remote = array.array("q", [0, 4]), array.array("q", [12, 0])
-    plan = BatchPlan(native=[(0, 0, 8, 1, 1, 0, 16, local, remote, sizes)])
-    copied = plan.checked_copy()[0]
+    copied = checked_copy([(0, 0, 8, 1, 1, 0, 16, local, remote, sizes)])[0]
     local[0] = 99
     kept = copied[7]
     assert isinstance(kept, array.array)
     assert kept[0] == 0
     for bad in (array.array("q", [-1, 0]), array.array("q", [0, 5])):
-        plan = BatchPlan(native=[(0, 0, 8, 1, 1, 0, 16, bad, remote, sizes)])
         with pytest.raises(InvalidArgumentError, match="part 0"):
-            plan.checked_copy()
+            checked_copy([(0, 0, 8, 1, 1, 0, 16, bad, remote, sizes)])
 
 
 def test_parts_must_be_parts() -> None:
