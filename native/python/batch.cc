@@ -66,8 +66,13 @@ class Builder {
     last_ = 0;
   }
 
-  // Room for so many runs more: growing step by step would copy all of them several times over.
-  void expect(std::size_t count) { runs_.reserve(runs_.size() + count); }
+  // Room for so many runs more: growing step by step would copy all of them several times over. At least twice what there
+  // is: a batch of many such parts would copy all of them for each.
+  void expect(std::size_t count) {
+    if (const std::size_t wanted = runs_.size() + count; wanted > runs_.capacity()) {
+      runs_.reserve(std::max(wanted, 2 * runs_.capacity()));
+    }
+  }
 
   void add(std::size_t index, std::int64_t local, std::int64_t remote, std::int64_t nbytes) {
     check(index, "the local view", local, nbytes, part_.local_nbytes);

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import array
 import hashlib
+import math
 import random
+import time
 
 import numpy
 import pytest
@@ -14,6 +16,7 @@ from hixl_aio import (
     AccessDeniedError,
     ClosedError,
     Delivery,
+    Engine,
     Get,
     GetBlocks,
     InvalidArgumentError,
@@ -91,6 +94,28 @@ async def test_local_delivery_is_accepted(pair: Pair) -> None:
     """A backend that delivers remotely satisfies the weaker wish too."""
     _, remote = await pair.target(8)
     await pair.near.put(await pair.source(8), remote, delivery=Delivery.LOCAL)
+
+
+async def test_each_part_of_a_batch_costs_the_same_however_many_there_are(one: Engine) -> None:
+    """Sixteen times as many parts with blocks take sixteen times as long to hand over, not its square."""
+    peer = await one.connect(one.address)
+    region = await one.allocate(4096, label="target", access=Access.WRITE)
+    await peer.refresh()
+    places = array.array("q", [0, 1024, 2048, 3072])
+    part = PutBlocks(await one.allocate(4096), peer.region("target"), places, places, 8)
+
+    async def cost_of_a_part(count: int) -> float:
+        best = math.inf
+        for _ in range(3):
+            began = time.thread_time()
+            batch = one.batch([part] * count)
+            best = min(best, time.thread_time() - began)
+            await batch
+        return best / count
+
+    few = await cost_of_a_part(1000)
+    assert await cost_of_a_part(16_000) < 4 * few
+    await region.aclose()
 
 
 async def test_a_batch_moves_all_kinds_of_parts(pair: Pair) -> None:
