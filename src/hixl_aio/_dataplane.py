@@ -20,6 +20,7 @@ from hixl_aio._core.optable import Operation, OperationKind
 from hixl_aio._core.regions import RegionRecord, refuse_readonly
 from hixl_aio._remote import as_remote
 from hixl_aio._submission import NO_LINE, StreamEvent, Submission, denied, status_of_failure
+from hixl_aio._usage_errors import named_region
 from hixl_aio.batch import Batch, BatchOp
 from hixl_aio.completion import Completion
 from hixl_aio.errors import (
@@ -330,7 +331,7 @@ class DataPlane:
 def _region_unusable(view: LocalView, where: str = "") -> HixlAioError:
     record = view._record
     if record.owner is None:
-        return ClosedError(where, what=f"region {record.label!r} of {record.nbytes} bytes")
+        return ClosedError(where, what=f"{named_region(record.label)} of {record.nbytes} bytes")
     expected = "a region of this engine"
     hint = "Register the buffer with the engine that transfers it."
     return InvalidArgumentError(

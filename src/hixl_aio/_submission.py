@@ -6,10 +6,12 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 from hixl_aio._batching import checked_copy
-from hixl_aio._core.optable import Operation
+from hixl_aio._core.optable import Operation, OperationKind
 from hixl_aio._failures import from_native, from_status
 from hixl_aio._native import NativeError
 from hixl_aio._status import Status
+from hixl_aio._usage_errors import named_region
+from hixl_aio.batch import Batch
 from hixl_aio.completion import Completion
 from hixl_aio.errors import (
     AccessDeniedError,
@@ -196,17 +198,24 @@ class Submission:
         """Say what a refusal means for the arguments of the call."""
         target = operation.target
         if status == Status.ACCESS_DENIED and target is not None:
-            return denied(
-                target, Access.READ if operation.run is not None and operation.run[0] else Access.WRITE
-            )
+            return denied(target, self._needed(operation))
         if status == Status.NO_LINK and target is not None:
             return UnsupportedError(
-                f"region {target.label!r} is {target.kind.name.lower()} memory",
+                f"{named_region(target.label)} is {target.kind.name.lower()} memory",
                 feature="this memory over the links that are allowed",
                 backend=self._runtime.backend,
                 hint="See peer.route; allocate() makes memory for shm, options.links allows more kinds.",
             )
         return error
+
+    def _needed(self, operation: Operation) -> Access:
+        """What the refused transfer, or the part of a batch that is to blame, needs of its region."""
+        batch = operation.outcome
+        if isinstance(batch, Batch):
+            is_get = batch._plan[self._runtime.native.refused_part][0]
+        else:
+            is_get = operation.kind is OperationKind.GET
+        return Access.READ if is_get else Access.WRITE
 
     def reserve(self, operation: Operation, name: bytes, payload: bytes) -> None:
         """Take a place in the peer's signal queue before anything moves."""

@@ -16,6 +16,7 @@ __all__ = (
     "StaleRegionError",
     "UsageError",
     "WrongLoopError",
+    "named_region",
 )
 
 _PLAIN = (int, float, str, bytes, bool, type(None))
@@ -31,7 +32,8 @@ def _shown(value: object) -> str:
     return text if len(text) <= _MOST_CHARACTERS else text[:_MOST_CHARACTERS] + "…"
 
 
-def _region(label: str) -> str:
+def named_region(label: str) -> str:
+    """A region in words; most have no label."""
     return f"region {label!r}" if label else "an unlabelled region"
 
 
@@ -227,7 +229,7 @@ class StaleRegionError(UsageError):
 
     def _summary(self) -> str:
         now = "no longer registered" if self.current is None else f"now at generation {self.current}"
-        return f"{_region(self.label)} of generation {self.generation} is {now}"
+        return f"{named_region(self.label)} of generation {self.generation} is {now}"
 
 
 class RegionBusyError(UsageError):
@@ -259,7 +261,7 @@ class RegionBusyError(UsageError):
 
     def _summary(self) -> str:
         holders = f"{self.pins} operations of ours" if self.pins else "a peer"
-        return f"{_region(self.label)} is still held by {holders} after {self.waited:.3g} s"
+        return f"{named_region(self.label)} is still held by {holders} after {self.waited:.3g} s"
 
 
 class NotContiguousError(UsageError):
@@ -315,7 +317,7 @@ class AccessDeniedError(UsageError):
 
     def _summary(self) -> str:
         return (
-            f"{_region(self.label)} grants {self.granted or 'nothing'}, the call needs {self.needed}"
+            f"{named_region(self.label)} grants {self.granted or 'nothing'}, the call needs {self.needed}"
             if self.needed
             else ""
         )

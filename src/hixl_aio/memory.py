@@ -18,6 +18,7 @@ from hixl_aio._remote import (
     outside,
     span_of,
 )
+from hixl_aio._usage_errors import named_region
 from hixl_aio.errors import ClosedError, InvalidArgumentError, UnclosedResourceWarning, UnsupportedError
 from hixl_aio.options import Access
 
@@ -235,7 +236,7 @@ class MemoryRegion:
         await self.aclose()
 
     def _name(self) -> str:
-        return f"region {self._record.label!r} of {self._record.nbytes} bytes"
+        return f"{named_region(self._record.label)} of {self._record.nbytes} bytes"
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else "busy" if self.busy else "open"

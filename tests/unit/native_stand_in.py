@@ -64,6 +64,7 @@ class StandIn:
     refusal: Status | None = None  # the next one is refused at once
     answer_status: Status = Status.OK  # what requests are answered with
     bad_batch: str = ""  # why the next batch is refused
+    refused_part: int = 0  # of the last batch that was refused
     lost: set[int] = field(default_factory=set)
     looks: list[str] = field(default_factory=list)  # at these addresses
     living: str = ""  # the incarnation that looks find
@@ -208,8 +209,6 @@ class StandIn:
 
     def short_way(self, parts: object) -> _NoShortWay:
         return _NoShortWay()
-
-    refused_part = 0
 
     def batch(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import gc
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -401,6 +402,28 @@ async def test_a_memory_that_no_link_reaches_is_explained(scene: SceneMaker) -> 
         with pytest.raises(AccessDeniedError) as denied:
             put(s)
         assert denied.value.needed == "WRITE"
+
+
+async def test_a_denied_batch_says_what_the_part_to_blame_needs(scene: SceneMaker) -> None:
+    """The second of two, which is a get."""
+    async with scene() as s:
+        s.native.refused_part = 1
+        s.native.answers = [-Status.ACCESS_DENIED]
+        with pytest.raises(AccessDeniedError) as denied:
+            s.engine.batch([Put(s.source[0:8], s.remote[0:8]), Get(s.remote[0:8], s.source[0:8])])
+        assert denied.value.needed == "READ"
+
+
+async def test_a_region_without_a_label_is_not_called_by_an_empty_one(scene: SceneMaker) -> None:
+    """Closed, or of a kind that no link reaches."""
+    async with scene() as s:
+        unnamed = dataclasses.replace(s.remote, label="")
+        s.native.answers = [-Status.NO_LINK]
+        with pytest.raises(UnsupportedError, match="an unlabelled region is"):
+            s.engine.put(s.source[0:8], unnamed[0:8])
+        await s.source.aclose()
+        with pytest.raises(ClosedError, match="an unlabelled region of"):
+            s.engine.put(s.source[0:8], s.remote[0:8])
 
 
 async def test_the_restart_is_told_once_a_successor_is_there(scene: SceneMaker) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -110,6 +111,34 @@ def test_messages_name_both_values() -> None:
     )
     assert "0.5 s" in str(late)
     assert InvalidArgumentError(argument="x", value=[1], expected="y").value == "[1]"
+
+
+@pytest.mark.parametrize("cls", [cls for cls in CLASSES if issubclass(cls, errors.TransferError)])
+def test_a_signal_of_its_own_that_failed_is_not_said_to_have_bytes(cls: type[errors.TransferError]) -> None:
+    """Neither their number nor that they are undefined; what to do is to send it again."""
+    said = str(cls(op="signal", peer="a:1", backend="host"))
+    assert said.startswith("signal with peer a:1 ")
+    assert said.endswith("send it again if the peer still waits for it.")
+    assert "0 bytes" not in said
+    assert "undefined" not in said
+    assert str(cls(op="signal", hint="Do this.")).endswith("Do this.")
+    put = str(cls(op="put", peer="a:1", nbytes=8, backend="host"))
+    assert put.startswith("put of 8 bytes with peer a:1 ")
+    assert "send it again" not in put
+
+
+@pytest.mark.parametrize(
+    "make_error",
+    [
+        lambda label: StaleRegionError(label=label, generation=3),
+        lambda label: errors.RegionBusyError(label=label, pins=1),
+        lambda label: errors.AccessDeniedError(label=label, granted="READ", needed="WRITE"),
+    ],
+)
+def test_a_region_without_a_label_is_called_that(make_error: Callable[[str], HixlAioError]) -> None:
+    """Not ''; one with a label is called by it."""
+    assert str(make_error("")).startswith("an unlabelled region ")
+    assert str(make_error("kv")).startswith("region 'kv' ")
 
 
 def test_statuses_are_those_of_the_native_core() -> None:
