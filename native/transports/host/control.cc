@@ -14,8 +14,8 @@ namespace {
 // What may wait for a peer that does not read its control socket before it is given up.
 constexpr std::size_t kMaxOutboundNbytes = 64U << 20U;
 // How long an introduction may lack its directory when no connect call waits for it.
-constexpr std::uint64_t kPrefaultStep = 64U << 20U;  // some milliseconds
 constexpr double kDirectorySeconds = 5.0;
+constexpr std::uint64_t kAheadStep = 64U << 20U;  // some milliseconds
 
 std::string seconds_text(double seconds) {
   char text[32];
@@ -372,19 +372,25 @@ bool ControlPlane::on_segment(Connection& connection, Reader& reader, Frame& fra
     return false;
   }
   if (state_.config.populate) {
-    prefault(peer.id, segment.segment, 0);
+    ahead_.push_back({peer.id, segment.segment, 0});
+    if (ahead_.size() == 1) {
+      state_.host->reactor().post([this] { map_ahead(); });
+    }
   }
   return true;
 }
 
-// A part at a time, so that everybody else is heard in between.
-void ControlPlane::prefault(PeerId id, std::uint32_t segment, std::uint64_t offset) {
-  Connection* connection = find(id);
-  if (connection == nullptr || connection->peer->down()) {
-    return;
+// One part of one segment in each turn, so that everybody else is heard in between, however many segments there are.
+void ControlPlane::map_ahead() {
+  Ahead& next = ahead_.front();
+  Connection* connection = find(next.peer);
+  const bool wanted = connection != nullptr && !connection->peer->down();
+  next.offset = wanted ? connection->peer->prefault_segment(next.segment, next.offset, kAheadStep) : 0;
+  if (next.offset == 0) {
+    ahead_.pop_front();
   }
-  if (const std::uint64_t next = connection->peer->prefault_segment(segment, offset, kPrefaultStep); next != 0) {
-    state_.host->reactor().post([this, id, segment, next] { prefault(id, segment, next); });
+  if (!ahead_.empty()) {
+    state_.host->reactor().post([this] { map_ahead(); });
   }
 }
 

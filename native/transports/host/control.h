@@ -82,6 +82,11 @@ class ControlPlane final : public Introductions {
     Address address;
     TimerId timer = 0;
   };
+  struct Ahead {  // what of a peer's segment is to be mapped before its first use
+    PeerId peer = 0;
+    std::uint32_t segment = 0;
+    std::uint64_t offset = 0;
+  };
   struct Closing {
     Token token = 0;
     std::uint32_t region = 0;
@@ -106,7 +111,7 @@ class ControlPlane final : public Introductions {
   void read_frames(Connection& connection, int budget);
   bool on_frame(Connection& connection, Frame& frame);
   bool on_segment(Connection& connection, Reader& reader, Frame& frame);
-  void prefault(PeerId peer, std::uint32_t segment, std::uint64_t offset);
+  void map_ahead();
   bool on_regions(Connection& connection, Reader& reader);
   void send(Connection& connection, const Writer& writer, std::shared_ptr<const Segment> segment = nullptr);
   void flush(Connection& connection);
@@ -134,6 +139,7 @@ class ControlPlane final : public Introductions {
   std::unordered_map<Token, TimerId> looking_;
   std::unordered_map<std::uint64_t, Closing> closings_;
   std::uint64_t next_closing_ = 1;
+  std::deque<Ahead> ahead_;
   PeerId self_peer_ = 0;    // the public half of a connection to ourselves
   PeerId self_hidden_ = 0;  // its inner half
   std::function<void()> shutdown_done_;
