@@ -1,4 +1,5 @@
-"""What our programs (demo, bench) share: children that die with them, signals to end, words on stderr.
+"""What our programs (demo, bench) share: children that die with them, signals to end, words on stderr,
+the form of errors.
 
 The library does not use it. Importing it loads nothing that takes time.
 """

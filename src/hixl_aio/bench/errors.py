@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from hixl_aio._program.errors import ProgramError
+
 __all__ = (
     "BenchError",
     "FileError",
@@ -14,13 +16,8 @@ __all__ = (
 )
 
 
-class BenchError(Exception):
-    """Base of every error the bench raises on purpose. Its positional fields make up message and pickle."""
-
-    template = "{0}"
-
-    def __str__(self) -> str:
-        return self.template.format(*self.args)
+class BenchError(ProgramError):
+    """Base of every error the bench raises on purpose."""
 
 
 class TargetLostError(BenchError):

@@ -78,19 +78,16 @@ def done_copies(to: memoryview, source: memoryview, count: int) -> Run:
 
 def awaited_bare_copy(to: int, source: int, nbytes: int) -> Timed:
     """The same with nothing but numbers: a call that would crash with wrong ones."""
-    copy, done = _floors.copy, _Done()
-
-    async def run(repetitions: int) -> None:
-        for _ in range(repetitions):
-            copy(to, source, nbytes)
-            await done
-
-    return Timed(run)
+    return _awaited(_floors.copy, to, source, nbytes)
 
 
 def awaited_memmove(to: int, source: int, nbytes: int) -> Timed:
     """A memmove without an extension of one's own."""
-    copy, done = ctypes.memmove, _Done()
+    return _awaited(ctypes.memmove, to, source, nbytes)
+
+
+def _awaited(copy: Callable[[int, int, int], object], to: int, source: int, nbytes: int) -> Timed:
+    done = _Done()
 
     async def run(repetitions: int) -> None:
         for _ in range(repetitions):

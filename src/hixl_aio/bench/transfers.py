@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Iterator
-from typing import Final
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Final, TypeVar
 
-from hixl_aio import Engine
+from hixl_aio import Completion, Engine
 from hixl_aio.bench.floors import (
     HANDED_OVER,
     HANDED_OVER_STREAMING,
@@ -32,6 +32,8 @@ _CTYPES: Final = "ctypes.memmove + await"
 _BARE: Final = "bare call + memcpy + await"
 _HANDED_OVER: Final = MIB
 _SMALL: Final = 64 * KIB  # up to here the call and the await weigh
+_From = TypeVar("_From")
+_To = TypeVar("_To")
 SIZES_OF_THE_TABLE: Final = (128, 128 * KIB, 128 * MIB, 256 * MIB, GIB)
 
 
@@ -78,22 +80,18 @@ def _prepare(kind: str, link: str, nbytes: int) -> Prepare:
 
 def puts(engine: Engine, span: Span) -> Timed:
     """One put after the other, each awaited."""
-
-    async def run(repetitions: int) -> None:
-        put, source, target = engine.put, span.local, span.remote
-        for _ in range(repetitions):
-            await put(source, target)
-
-    return Timed(run)
+    return _awaited(engine.put, span.local, span.remote)
 
 
 def gets(engine: Engine, span: Span) -> Timed:
     """One get after the other, each awaited."""
+    return _awaited(engine.get, span.remote, span.local)
 
+
+def _awaited(move: Callable[[_From, _To], Completion], source: _From, target: _To) -> Timed:
     async def run(repetitions: int) -> None:
-        get, source, target = engine.get, span.remote, span.local
         for _ in range(repetitions):
-            await get(source, target)
+            await move(source, target)
 
     return Timed(run)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from hixl_aio._program.errors import ProgramError
+
 __all__ = (
     "CacheError",
     "ChildError",
@@ -23,13 +25,8 @@ __all__ = (
 )
 
 
-class DemoError(Exception):
-    """Base of every error the demo raises on purpose. Its positional fields make up message and pickle."""
-
-    template = "{0}"
-
-    def __str__(self) -> str:
-        return self.template.format(*self.args)
+class DemoError(ProgramError):
+    """Base of every error the demo raises on purpose."""
 
     @property
     def fields(self) -> tuple[Any, ...]:
