@@ -68,6 +68,7 @@ def test_what_is_missing_is_told() -> None:
         ("c", "new"),
     }
     assert comparison.worse
+    assert not compare(report_of(result("a", 1.0)), report_of(result("c", 1.0))).worse
 
 
 def test_the_worst_comes_first() -> None:

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import dataclasses
 import json
 import math
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
 from hixl_aio._program.interrupts import Interrupts
 from hixl_aio.bench.errors import InterruptedRunError, TargetLostError
+from hixl_aio.bench.measure import Case, Known
 from hixl_aio.bench.registry import select
 from hixl_aio.bench.report import Result, read_report
 from hixl_aio.bench.run import BenchOptions, run_bench
+from hixl_aio.bench.stage import Stage
 from hixl_aio.bench.workload import Workload
 
 QUICK = BenchOptions(select(("put.shm",), quick=True), ("asyncio", "uvloop"), quick=True)
@@ -97,6 +102,29 @@ def test_an_interrupted_run_leaves_nothing(interrupts: Interrupts, turn: int) ->
     assert interrupts.status == 130
 
 
+def test_an_interrupt_is_obeyed_though_cleaning_up_fails(interrupts: Interrupts) -> None:
+    """What breaks on the way out does not take its place: no other workload begins."""
+    started: list[str] = []
+
+    @contextlib.asynccontextmanager
+    async def prepare(stage: Stage) -> AsyncIterator[Case]:
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+            await asyncio.get_running_loop().create_future()
+            yield Case(Known(1.0))
+        finally:
+            raise RuntimeError("it cannot be cleaned up")
+
+    workloads = [Workload("first", prepare, unit="B"), *QUICK.workloads]
+    with pytest.raises(InterruptedRunError, match="interrupted"):
+        run_bench(
+            dataclasses.replace(QUICK, workloads=workloads),
+            lambda loop, workload, result: started.append(workload.name),
+            interrupts,
+        )
+    assert set(started) == {"first"}
+
+
 def test_a_run_whose_target_dies_ends(interrupts: Interrupts) -> None:
     """The error says how it ended; what else broke because of that is not told."""
 
@@ -150,6 +178,16 @@ def test_a_figure_without_matplotlib_is_refused_first() -> None:
     )
     assert refused.returncode == 1
     assert refused.stderr.strip().endswith("pip install 'hixl-aio[plot]'")
+
+
+@pytest.mark.parametrize("option", ["--json", "--plot"])
+def test_a_file_that_cannot_be_written_is_refused_first(tmp_path: Path, option: str) -> None:
+    """Before a run of minutes, in a line that names it."""
+    path = tmp_path / "gone" / "r.png"
+    refused = bench("--only", "memory", option, str(path))
+    assert refused.returncode == 1
+    assert refused.stdout == ""
+    assert f"{path}: cannot be written" in refused.stderr
 
 
 def test_comparing_what_is_no_report(tmp_path: Path) -> None:

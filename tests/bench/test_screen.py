@@ -58,6 +58,13 @@ def test_what_broke_is_named() -> None:
     assert "1 workload broke: b" in text
 
 
+def test_why_something_broke_is_shown_as_it_is() -> None:
+    """Brackets in a message are no colours, and do not break the table."""
+    why = "OSError: [/tmp/x] is no [v6]:port"
+    broken = dataclasses.replace(result("b", 1.0), work=None, floors={}, ratios={}, failure=why)
+    assert why in shown(report_of(broken))
+
+
 def test_a_busy_machine_is_told() -> None:
     """A quiet one is not."""
     quiet = report_of(result("a", 1.0))

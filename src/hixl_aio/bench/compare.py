@@ -55,7 +55,7 @@ class Comparison:
 
     @property
     def worse(self) -> bool:
-        """Did anything get slower, break or disappear?"""
+        """Did anything get slower or break?"""
         return any(change.kind in ("slower", "broke") for change in self.changes)
 
 
@@ -63,7 +63,7 @@ def compare(old: Report, new: Report) -> Comparison:
     """Set two runs side by side.
 
     A workload is slower if its ratio grew by a tenth at least, and the middle halves of the rounds of both
-    runs do not touch. Memory, which has no floor, is compared by bytes.
+    runs do not touch. Memory, which has no floor, is compared by bytes, and has to grow by a quarter.
     """
     changes = sorted(_changes(old, new), key=lambda change: -change.factor)
     return Comparison(tuple(changes))

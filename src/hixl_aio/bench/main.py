@@ -18,7 +18,7 @@ from hixl_aio.bench.errors import BenchError, InterruptedRunError, OptionError
 from hixl_aio.bench.loops import available_loops
 from hixl_aio.bench.plot import check_plot, write_plot
 from hixl_aio.bench.registry import select
-from hixl_aio.bench.report import read_report, write_report
+from hixl_aio.bench.report import check_writable, read_report, write_report
 from hixl_aio.bench.run import BenchOptions, run_bench
 from hixl_aio.bench.screen import print_comparison, print_list, print_report, progress
 
@@ -99,6 +99,9 @@ def _run(request: Request, interrupts: Interrupts) -> int:
         return 0
     if request.plot is not None:
         check_plot()
+    for path in (request.json, request.plot):
+        if path is not None:
+            check_writable(path)
     loops = request.loops or (available_loops()[:1] if request.quick else available_loops())
     options = BenchOptions(workloads, loops, request.quick, parse_options(request.options))
     with progress(options, Console(stderr=True)) as watch:

@@ -31,6 +31,7 @@ class Pair:
     def __init__(self, ends: contextlib.AsyncExitStack) -> None:
         self._ends = ends
         self._asking = asyncio.Lock()
+        self._owed = 0  # answers that have not come yet
         self._process: subprocess.Popen[bytes]
         self._reader: asyncio.StreamReader
         self._writer: asyncio.StreamWriter
@@ -146,10 +147,14 @@ class Pair:
             TargetLostError: the process is gone.
             WorkloadError: the command failed.
         """
+        answer = None
         async with self._asking:
             try:
+                self._owed += 1
                 await send(self._writer, {"do": command, "with": arguments})
-                answer = await receive(self._reader)
+                while self._owed:  # those that nobody waited for come first
+                    answer = await receive(self._reader)
+                    self._owed -= 1
             except ConnectionError:
                 answer = None
         if answer is None:

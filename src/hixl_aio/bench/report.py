@@ -16,7 +16,16 @@ from hixl_aio.bench.measure import Measurement
 from hixl_aio.bench.statistics import Spread, Summary
 from hixl_aio.bench.workload import Unit, Verdict, Workload, judge
 
-__all__ = ("SCHEMA", "Report", "Result", "describe_machine", "read_report", "result_of", "write_report")
+__all__ = (
+    "SCHEMA",
+    "Report",
+    "Result",
+    "check_writable",
+    "describe_machine",
+    "read_report",
+    "result_of",
+    "write_report",
+)
 
 SCHEMA: Final = 1
 
@@ -127,6 +136,18 @@ def _setting(path: str) -> str:
 
 
 # ---- JSON
+
+
+def check_writable(path: Path) -> None:
+    """Can that file be written, as far as one can tell? To be asked before a long run.
+
+    Raises:
+        FileError: it cannot.
+    """
+    if not path.parent.is_dir():
+        raise FileError(str(path), f"cannot be written: there is no folder {path.parent}")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise FileError(str(path), "cannot be written: no permission")
 
 
 def write_report(report: Report, path: Path) -> None:

@@ -118,6 +118,8 @@ class _Run:
                 if name == loop:
                     self._watch(loop, workload, None)
                     result = await _one(workload, stage, found)
+                    if self._cancelled:  # another error may have come of it
+                        raise asyncio.CancelledError
                     self.results.append(result)
                     self._watch(loop, workload, result)
         finally:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -72,7 +73,7 @@ _CAPTION: Final = "To the floor: the ratio in each round, its median; in bracket
 
 def _title(report: Report) -> str:
     machine = report.machine
-    return (
+    return escape(
         f"hixl-aio {machine['hixl_aio']}, Python {machine['python']}, Linux {machine['kernel']}, "
         f"{machine['cores']} cores of {machine['cpu']}"
     )
@@ -80,7 +81,7 @@ def _title(report: Report) -> str:
 
 def _row(result: Result) -> tuple[str, ...]:
     if result.work is None:
-        return result.name, result.loop, "failed", "", "", result.failure
+        return result.name, result.loop, "failed", "", "", escape(result.failure)
     unit = result.unit
     median = quantity_text(result.work.median, unit)
     nbytes = result.params.get("nbytes")

@@ -128,9 +128,7 @@ class Stage:
         )
 
     async def _grow(self, side: Side, nbytes: int) -> None:
-        if side.region is not None:
-            await side.region.aclose()
-            await (self.pair.ask("drop", label=_ARENA) if side.arena is None else side.arena.aclose())
+        await self._drop(side)
         if side.link == INPROC:
             side.arena = await self.memory(side, nbytes, label=_ARENA, access=Access.READ_WRITE)
             side.place = find_place(address_of(side.arena))
@@ -140,6 +138,18 @@ class Stage:
         side.region = await self.memory(side, nbytes)
         side.nbytes = nbytes
         await side.peer.refresh()
+
+    async def _drop(self, side: Side) -> None:
+        """Close the memory of `span`, or as much of it as there is."""
+        region, place, arena = side.region, side.place, side.arena
+        side.region = side.place = side.arena = None
+        side.nbytes = 0
+        if region is not None:
+            await region.aclose()
+        if arena is not None:
+            await arena.aclose()
+        elif place is not None:
+            await self.pair.ask("drop", label=_ARENA)
 
     async def memory(
         self, side: Side, nbytes: int, *, label: str | None = None, access: Access = Access.LOCAL
