@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import os
 import threading
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from hixl_aio.bench import _floors
+from hixl_aio.bench.floors import copies_handed_over
 from hixl_aio.bench.places import Place, find_place, mapping_of
 
 
@@ -36,6 +38,25 @@ def test_a_copy_between_buffers_is_checked() -> None:
     for place, begin, nbytes in ((5, 0, 6), (0, 5, 6), (11, 0, 0), (0, 0, 1 << 40)):
         with pytest.raises(ValueError, match="outside"):
             _floors.copy_between(to, place, source, begin, nbytes)
+
+
+@pytest.mark.asyncio
+async def test_a_copy_that_was_handed_over_has_ended_when_the_wait_for_it_is_cancelled() -> None:
+    """Its memory may go away next: nothing is written any more."""
+    nbytes = 128 << 20
+    source, to = bytearray(nbytes), bytearray(nbytes)
+    for floor in copies_handed_over(address(to), address(source), nbytes, cores=2).values():
+        await floor.run(2)
+        running = asyncio.ensure_future(floor.run(1))
+        await asyncio.sleep(0)  # it has begun
+        running.cancel()
+        await asyncio.wait([running])
+        assert running.cancelled()
+        ends = (nbytes // 2 - 1, nbytes - 1)  # what each thread copies last
+        for place in ends:
+            to[place] = 0xA5
+        await asyncio.sleep(0.2)  # not for ordering: time in which a late copy would write
+        assert [to[place] for place in ends] == [0xA5, 0xA5]
 
 
 def test_blocks_go_where_their_offsets_say() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import os
+import select
 import socket
 from collections.abc import Callable, Coroutine, Generator, Iterator
 from typing import Any, Final
@@ -121,12 +122,15 @@ def _handed_over(to: int, source: int, nbytes: int, threads: int, *, streaming: 
     crew = _floors.Crew(threads)
 
     async def run(repetitions: int) -> None:
-        loop = asyncio.get_running_loop()
-        fd, done = crew.fileno(), loop.create_future()
+        loop, fd = asyncio.get_running_loop(), crew.fileno()
+        done: asyncio.Future[None] | None = None  # of the copy that is under way
 
         def rung() -> None:
+            nonlocal done
             os.eventfd_read(fd)
-            done.set_result(None)
+            ended, done = done, None
+            if ended is not None and not ended.done():
+                ended.set_result(None)
 
         loop.add_reader(fd, rung)
         try:
@@ -136,6 +140,9 @@ def _handed_over(to: int, source: int, nbytes: int, threads: int, *, streaming: 
                 await done
         finally:
             loop.remove_reader(fd)
+            if done is not None:  # cancelled; the memory may go away next
+                select.select([fd], [], [])
+                os.eventfd_read(fd)
 
     return Timed(run)
 
