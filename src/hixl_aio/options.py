@@ -91,8 +91,9 @@ class EngineOptions:
             core that this process may use, at most 4.
         chunk_nbytes: large transfers are cut into pieces of this size; a stop takes effect between two of
             them.
-        inline_nbytes: transfers up to this size, and batches up to four times as large, are copied within the
-            call, where that cannot block. The loop stands still meanwhile: about 0.1 ms for each MiB.
+        inline_nbytes: transfers up to this size, and batches up to four times as large in at most 1024 runs,
+            are copied within the call, where that cannot block. The loop stands still meanwhile: about 0.1 ms
+            for each MiB.
         stream_nbytes: transfers of this size and more are written past the cache, where a thread of ours
             copies.
         max_operations: operations accepted and not yet reported, over all peers.
