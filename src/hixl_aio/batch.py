@@ -5,8 +5,10 @@ from __future__ import annotations
 import enum
 import sys
 from array import array
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, overload
 
 from hixl_aio._core.optable import OperationKind
@@ -164,7 +166,9 @@ class _Parts(Sequence[PartStatus]):
         if failure is not None and state not in (PartState.DONE, PartState.PENDING):
             error = failure.error
             if isinstance(error, BatchError):
-                error = next((own for index, own in error.failures if index == place), error)
+                at = bisect_left(error.failures, place, key=itemgetter(0))  # they are in order
+                if at < len(error.failures) and error.failures[at][0] == place:
+                    error = error.failures[at][1]
         return PartStatus(place, OperationKind.GET if is_get else OperationKind.PUT, nbytes, state, error)
 
     def _state(self, place: int) -> PartState:
