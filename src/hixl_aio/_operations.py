@@ -151,6 +151,8 @@ class Operations:
         if code:
             error = self._failure(operation, code, parts)
             line.broken |= code in (Status.PEER_LOST, Status.PEER_CLOSED)
+        elif operation.concluded and isinstance(operation.outcome, Batch):
+            operation.outcome._all_landed()  # after its deadline
         # Released before anybody is woken: what runs next may close or reuse the region (INV-2).
         if quiescent or code == 0:
             self._settle(operation)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, overload
 
-from hixl_aio._core.optable import OperationKind
+from hixl_aio._core.optable import OperationKind, OperationState
 from hixl_aio.completion import Completion
 from hixl_aio.errors import BatchError, HixlAioError, InvalidArgumentError, NotContiguousError
 from hixl_aio.memory import LocalView, MemoryRegion, RemoteRegion, RemoteView
@@ -132,6 +132,12 @@ class Batch(Completion):
         """The parts as they stand; each is made when it is looked at."""
         return _Parts(self)
 
+    # ---- told by the runtime
+
+    def _all_landed(self) -> None:
+        """It did complete, after an error was told."""
+        self._states = bytes([PartState.DONE]) * len(self._plan)
+
 
 class _Parts(Sequence[PartStatus]):
     __slots__ = ("_batch",)
@@ -175,7 +181,7 @@ class _Parts(Sequence[PartStatus]):
         batch = self._batch
         if batch._states is not None and place < len(batch._states):
             return PartState(batch._states[place])
-        if not batch._ended:
+        if not batch._ended or batch.state is OperationState.ABANDONED:
             return PartState.PENDING
         return PartState.DONE if batch._failure is None else PartState.FAILED
 

@@ -396,6 +396,27 @@ async def test_a_batch_that_was_cut_short_says_which_parts_are_there(
             await closing
 
 
+@pytest.mark.parametrize("status", [Status.OK, Status.FAILED])
+async def test_the_parts_of_a_batch_that_outlives_its_deadline_are_pending_and_then_what_they_are(
+    scene: SceneMaker, status: Status
+) -> None:
+    """The error comes first; what became of the bytes is said when the record is there."""
+    async with scene() as s:
+        batch = s.engine.batch([Put(s.source[0:8], s.remote[0:8])] * 2, timeout=0.01)
+        with pytest.raises(TransferTimeoutError) as late:
+            await batch
+        assert batch.state is OperationState.ABANDONED
+        assert [part.state for part in batch.parts] == [PartState.PENDING] * 2
+        s.native.end(
+            status=status,
+            parts=bytes([PartState.DONE, PartState.FAILED]) if status is Status.FAILED else None,
+        )
+        await batch.settled()
+        second = PartState.DONE if status is Status.OK else PartState.FAILED
+        assert [part.state for part in batch.parts] == [PartState.DONE, second]
+        assert [part.error for part in batch.parts] == [None, None if status is Status.OK else late.value]
+
+
 async def test_credits_and_native_slots_hold_the_line_in_order(scene: SceneMaker) -> None:
     """Posted in the order of the calls, also when native code has no slot for a while (INV-5)."""
     async with scene(credits_per_peer=2) as s:
