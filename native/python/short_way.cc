@@ -91,9 +91,8 @@ constexpr std::array<SlotName, kSlots> kSlotNames{{
 }};
 
 #if PY_VERSION_HEX < 0x030C0000
-// Made once, with the module.
-PyObject* record_name = nullptr;
-PyObject* asyncio_current = nullptr;
+PyObject* record_name = nullptr;      // made once, with the module
+PyObject* asyncio_current = nullptr;  // found once
 #endif
 
 struct ShortWay {
@@ -159,6 +158,15 @@ PyObject* record_of_running() noexcept {
 
 bool is_known_to_run(const ShortWay* self) noexcept { return self->running != nullptr && self->running == record_of_running(); }
 
+// asyncio's own function, which the first engine on one of its loops finds loaded. To import it from here would be wrong: the
+// extension must be loaded by the package, in the middle of which it is.
+void find_asyncio() {
+  const py::dict modules = py::module_::import("sys").attr("modules");
+  if (asyncio_current == nullptr && modules.contains("asyncio") && modules.contains("_asyncio")) {
+    asyncio_current = py::object(modules["_asyncio"].attr("_get_running_loop")).release().ptr();
+  }
+}
+
 void know_to_run(ShortWay* self, PyObject* loop) noexcept {
   PyObject* record = self->held[kCurrent] == asyncio_current ? record_of_running() : nullptr;
   Py_XSETREF(self->running, Py_XNewRef(record));
@@ -166,6 +174,7 @@ void know_to_run(ShortWay* self, PyObject* loop) noexcept {
 }
 #else
 bool is_known_to_run(const ShortWay*) noexcept { return false; }
+void find_asyncio() {}
 void know_to_run(ShortWay*, PyObject*) noexcept {}
 #endif
 
@@ -362,6 +371,7 @@ py::object make_short_way(Engine& engine, py::handle native, const py::dict& par
   if (!is_pace(self->held[kPace])) {
     throw NativeError(Status::internal, "pace is no Pace");
   }
+  find_asyncio();
   self->max_payload = static_cast<Py_ssize_t>(engine.transport().capabilities().max_signal_payload);
   self->engine = &engine;
   return made;
@@ -371,7 +381,6 @@ void bind_short_way(py::module_& module) {
 #if PY_VERSION_HEX < 0x030C0000
   record_name = py::str("__asyncio_running_event_loop__").release().ptr();
   PyUnicode_InternInPlace(&record_name);
-  asyncio_current = py::object(py::module_::import("_asyncio").attr("_get_running_loop")).release().ptr();
 #endif
   static PyMethodDef methods[] = {
       {"put", as_function(put), METH_FASTCALL, nullptr},

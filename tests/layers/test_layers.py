@@ -242,6 +242,16 @@ assert not heavy, heavy
     subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, timeout=60)
 
 
+def test_asyncio_is_whole_when_we_are_imported_first() -> None:
+    """Loaded before its package, its extension leaves half of the functions to Python: they know no tasks."""
+    code = (
+        "import hixl_aio, asyncio\n"
+        "async def main(): return asyncio.current_task() is not None\n"
+        "assert asyncio.run(main())"
+    )
+    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, timeout=60)
+
+
 def test_modules_and_functions_stay_small() -> None:
     """About 400 lines a module, about 50 a function (docstrings of public calls do not count)."""
     for name, path in modules():
