@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import array
 import gc
-from pathlib import Path
 from typing import Any
 
 import anyio
@@ -186,39 +185,6 @@ async def test_views_outlive_their_region_and_engine() -> None:
     assert view[0] == 7
     view[4] = 9
     assert matrix[1] == 9
-
-
-def resident_of(nbytes: int) -> int:
-    """Bytes that are mapped of all our mappings of a segment of this size."""
-    found, size, is_segment = 0, 0, False
-    for line in Path("/proc/self/smaps").read_text().splitlines():
-        first, *rest = line.split()
-        if not first.endswith(":"):
-            is_segment = "/memfd:hixl-aio-segment" in rest
-        elif first == "Size:":
-            size = int(rest[0]) << 10
-        elif first == "Rss:" and is_segment and size == nbytes:
-            found += int(rest[0]) << 10
-    return found
-
-
-@pytest.mark.parametrize("populate", [False, True])
-async def test_memory_of_peers_is_mapped_ahead_if_that_is_asked_for(populate: bool) -> None:
-    """Also what is mapped in several parts, and what is made when the peer is connected already."""
-    sizes = [(66 << 20) + 4096, (3 << 20) + 4096, (5 << 20) + 4096]
-    options = EngineOptions(links=("shm",), populate=populate)
-    async with Engine(options=options) as far, Engine(options=options) as near:
-        for nbytes in sizes[:2]:
-            await far.allocate(nbytes, access=Access.WRITE)
-        peer = await near.connect(far.address)
-        await far.allocate(sizes[2], access=Access.WRITE)
-        await peer.refresh()
-        if not populate:
-            assert [resident_of(nbytes) for nbytes in sizes] == sizes  # at its owner
-            return
-        with anyio.fail_after(20):
-            while [resident_of(nbytes) for nbytes in sizes] != [2 * nbytes for nbytes in sizes]:
-                await turns()
 
 
 async def test_dlpack_goes_through_numpy(one: Engine) -> None:
