@@ -54,22 +54,21 @@ bool reserve(int fd, std::uint64_t nbytes) noexcept {
 
 }  // namespace
 
-// The memory of a segment that is shared; from the pool of huge pages if that has enough of them.
-bool Segment::open(std::uint64_t nbytes, bool huge_pages) noexcept {
+// Memory for a segment that is shared, from the system's pool of huge pages. False: that has not enough of them.
+bool Segment::open_from_pool(std::uint64_t nbytes) noexcept {
 #ifdef MFD_HUGETLB
   // Not what is sealed against writable maps: older kernels do not keep that seal for such pages.
-  if (huge_pages && kind_ == SegmentClass::writable && nbytes >= kHugePage) {
+  if (kind_ == SegmentClass::writable && nbytes >= kHugePage) {
     const std::uint64_t rounded = round_up(nbytes, kHugePage);
     fd_.reset(memfd_create("hixl-aio-segment", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_HUGETLB | kHuge2MiB));
     if (fd_ && ftruncate(fd_.get(), static_cast<off_t>(rounded)) == 0 && reserve(fd_.get(), rounded)) {
       nbytes_ = rounded;
       return true;
     }
+    fd_.reset();
   }
 #endif
-  nbytes_ = nbytes;
-  fd_.reset(memfd_create("hixl-aio-segment", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  return fd_.valid();
+  return false;
 }
 
 // Reserves and maps, page by page or by the huge page. False: errno says why.
@@ -106,20 +105,25 @@ bool Segment::back(bool huge_pages) {
 
 std::shared_ptr<Segment> Segment::create(std::uint32_t id, SegmentClass kind, std::uint64_t nbytes, Status& status,
                                          std::string& error, bool huge_pages) {
-  const std::uint64_t available = available_nbytes();
-  if (nbytes > available) {
-    status = Status::resource_exhausted;
-    error = shortage(nbytes, available);
-    return nullptr;
-  }
   std::shared_ptr<Segment> segment(new Segment);
   segment->id_ = id;
   segment->kind_ = kind;
   segment->nbytes_ = nbytes;
-  if (kind != SegmentClass::local && !segment->open(nbytes, huge_pages)) {
+  // The pool was set aside when it was filled: it is no part of what is available.
+  const bool from_pool = huge_pages && segment->open_from_pool(nbytes);
+  const std::uint64_t available = available_nbytes();
+  if (!from_pool && nbytes > available) {
     status = Status::resource_exhausted;
-    error = system_refused("memfd_create");
+    error = shortage(nbytes, available);
     return nullptr;
+  }
+  if (!from_pool && kind != SegmentClass::local) {
+    segment->fd_.reset(memfd_create("hixl-aio-segment", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    if (!segment->fd_) {
+      status = Status::resource_exhausted;
+      error = system_refused("memfd_create");
+      return nullptr;
+    }
   }
   if (!segment->back(huge_pages)) {
     const int code = errno;

@@ -52,7 +52,7 @@ class Segment {
 
  private:
   Segment() = default;
-  bool open(std::uint64_t nbytes, bool huge_pages) noexcept;
+  bool open_from_pool(std::uint64_t nbytes) noexcept;
   bool back(bool huge_pages);
   std::uint32_t id_ = 0;
   SegmentClass kind_ = SegmentClass::local;
