@@ -28,17 +28,21 @@ __all__ = ("RegionBook",)
 
 _kept_for_good: Final[list[object]] = []  # memory that a stopped process may still write to
 _FOREVER: Final = -1.0
+_ARRIVAL: Final = 1.0  # seconds for an answer that native code has given to arrive
 _MAX_NBYTES: Final = 1 << 62
 
 
 class RegionBook:
     """All regions of one engine: they live here until native code has closed them."""
 
-    __slots__ = ("_runtime", "records")
+    __slots__ = ("_asked", "_runtime", "records")
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self.records: dict[int, RegionRecord] = {}
+        self._asked: dict[RegionRecord, Request] = {}  # closings that native code has not answered in time
+        # By number and generation: native code gives a number out again once no peer reaches the region, and
+        # operations of ours may still hold it then.
+        self.records: dict[tuple[int, int], RegionRecord] = {}
 
     # ---- making
 
@@ -97,7 +101,7 @@ class RegionBook:
 
     def _enter(self, info: RegionTuple, *, readonly: bool, keep: object) -> MemoryRegion:
         record = RegionRecord(info, owner=self._runtime, readonly=readonly, keep=keep)
-        self.records[record.id] = record
+        self.records[record.id, record.generation] = record
         log("info", "region made", label=record.label, nbytes=record.nbytes, generation=record.generation)
         return MemoryRegion(self._runtime, record)
 
@@ -146,15 +150,14 @@ class RegionBook:
         first: BaseException | None = None
         if not record.revoked:
             # Peers are shut out first; our own operations may end meanwhile.
-            seconds = _FOREVER if limit is None else limit
-            request = runtime.requests.begin(self._closer(record, seconds))
+            request = self._ask_to_close(record, _FOREVER if limit is None else limit)
         if record.pins:
             if record.busy_gate is None:
                 record.busy_gate = Gate(runtime.bridge.wake)
             _, first = await runtime.bridge.hold(record.busy_gate, limit)
         if request is not None:
-            # Native code answers by then; the second is for the answer to arrive.
-            left = None if limit is None else max(0.0, begun + limit - monotonic()) + 1.0
+            # Native code answers by then; the rest is for the answer to arrive.
+            left = None if limit is None else max(0.0, begun + limit - monotonic()) + _ARRIVAL
             _, cancelled = await runtime.bridge.hold(request.gate, left)
             first = weightier(first, cancelled)
             if request.failure is not None and runtime.closing_gate is not None:
@@ -169,10 +172,24 @@ class RegionBook:
         self.forget(record)
         return first
 
-    @staticmethod
-    def _take_answer(record: RegionRecord, request: Request) -> None:
+    def _ask_to_close(self, record: RegionRecord, seconds: float) -> Request | None:
+        """None: an earlier answer that came late says that it is closed.
+
+        What has not been answered yet is not asked again: by then the number may name a newer region.
+        """
+        earlier = self._asked.get(record)
+        if earlier is not None:
+            self._take_answer(record, earlier)
+        if record.revoked:
+            return None
+        if record not in self._asked:
+            self._asked[record] = self._runtime.requests.begin(self._closer(record, seconds))
+        return self._asked[record]
+
+    def _take_answer(self, record: RegionRecord, request: Request) -> None:
         if request.event is None:
             return
+        self._asked.pop(record, None)
         code, text = request.event[3], request.event[4]
         if code == Status.OK or code == Status.NOT_REGISTERED:
             record.revoked = True
@@ -192,7 +209,7 @@ class RegionBook:
         stuck: list[RegionRecord] = []
         first: BaseException | None = None
         for record, request in asked:
-            _, cancelled = await runtime.bridge.hold(request.gate, seconds + 1.0)
+            _, cancelled = await runtime.bridge.hold(request.gate, seconds + _ARRIVAL)
             first = weightier(first, cancelled)
             if request.event is None or request.event[3] == Status.REGION_BUSY:
                 stuck.append(record)
@@ -207,7 +224,8 @@ class RegionBook:
         record.owner = None
         record.closed = True
         record.keep = None
-        self.records.pop(record.id, None)
+        self._asked.pop(record, None)
+        self.records.pop((record.id, record.generation), None)
         log("info", "region closed", label=record.label, nbytes=record.nbytes, generation=record.generation)
 
     def forget_all(self) -> None:

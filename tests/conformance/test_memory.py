@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import gc
+from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -230,6 +231,32 @@ async def test_a_region_that_stays_busy_says_so(link: str) -> None:
         await operation
         await source.aclose()
         assert pair.near.statistics().regions == 0
+
+
+async def test_a_region_that_closes_late_does_not_take_a_newer_one_with_it(pair: Pair) -> None:
+    """Peers are shut out, so its number is given out again while we still hold it: both are in the books
+    (INV-9), and the newer one's memory stays registered though the program keeps nothing of it."""
+    async with Engine(options=replace(pair.near.options, drain_timeout=0.01)) as owner:
+        peer = await owner.connect(pair.far.address)
+        _, remote = await pair.target(8)
+        await peer.refresh()
+        late = await owner.register(bytearray(8), label="late", access=Access.WRITE)
+        future = Promise()
+        operation = owner.put(late, peer.bind(remote), ready=future.awaitable)
+        with pytest.raises(RegionBusyError):
+            await late.aclose()
+        buffer = bytearray(8)
+        newer = await owner.register(buffer, label="newer", access=Access.WRITE)
+        assert newer._record.id == late._record.id
+        assert (owner.statistics().regions, owner.statistics().busy_regions) == (2, 1)
+        future.set()
+        await operation
+        await late.aclose()
+        del newer
+        gc.collect()
+        assert owner.statistics().regions == 1
+        with pytest.raises(BufferError):  # a peer may write into it
+            buffer.append(1)
 
 
 async def test_closing_a_region_while_its_engine_closes() -> None:

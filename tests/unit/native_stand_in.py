@@ -69,6 +69,8 @@ class StandIn:
     looks: list[str] = field(default_factory=list)  # at these addresses
     living: str = ""  # the incarnation that looks find
     hold_shutdown: bool = False
+    hold_closings: bool = False  # of regions: asked for in `closings`, and not answered
+    closings: list[tuple[int, int]] = field(default_factory=list)  # (token, region)
     peers: dict[int, tuple[str, str, str]] = field(default_factory=dict)
     _completions: list[tuple[int, int, int, bool, bytes | None]] = field(default_factory=list)
     _arrived: list[SignalTuple] = field(default_factory=list)
@@ -171,7 +173,9 @@ class StandIn:
         self._raise(_native.EVENT_ALLOCATED, token, region=info)
 
     def close_region(self, token: int, region: int, timeout: float) -> None:
-        self._raise(_native.EVENT_REGION_CLOSED, token, 0, int(self.answer_status))
+        self.closings.append((token, region))
+        if not self.hold_closings:
+            self.closed_region(token, self.answer_status)
 
     def find_region(self, peer: int, label: str) -> tuple[int, int, int, int, int, int, str]:
         return (7, 1, 1 << 20, 0, _native.KIND_SHARED, 3, label)
@@ -288,6 +292,10 @@ class StandIn:
         """A record that came before, once more."""
         self._completions.append((token, 0, 0, True, None))
         self._ring()
+
+    def closed_region(self, token: int, status: Status = Status.OK) -> None:
+        """Answer a closing."""
+        self._raise(_native.EVENT_REGION_CLOSED, token, 0, int(status))
 
     def arrive(
         self, peer: int, sequence: int, name: str, payload: bytes = b"", status: Status = Status.OK

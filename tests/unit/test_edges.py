@@ -248,6 +248,37 @@ async def test_control_requests_that_are_refused(scene: SceneMaker) -> None:
         await s.source.aclose()
 
 
+async def test_a_closing_that_is_answered_late_is_not_asked_for_again(
+    scene: SceneMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By then the region's number may name a newer one: the late answer counts, and a busy one asks anew."""
+    monkeypatch.setattr(_regions, "_ARRIVAL", 0.01)
+    async with scene(drain_timeout=0.01) as s:
+        s.native.hold_closings = True
+        with pytest.raises(RegionBusyError):
+            await s.source.aclose()
+        with pytest.raises(RegionBusyError):  # still without an answer: it goes on waiting for the same one
+            await s.source.aclose()
+        ((token, number),) = s.native.closings
+        s.native.closed_region(token, Status.REGION_BUSY)
+        await turn()
+        s.native.hold_closings = False
+        s.native.answer_status = Status.REGION_BUSY
+        with pytest.raises(RegionBusyError):
+            await s.source.aclose()
+        assert [asked for _, asked in s.native.closings] == [number] * 2
+        s.native.answer_status = Status.OK
+        s.native.hold_closings = True
+        with pytest.raises(RegionBusyError):
+            await s.source.aclose()
+        s.native.closed_region(s.native.closings[-1][0])
+        await turn()
+        await s.source.aclose()
+        assert [asked for _, asked in s.native.closings] == [number] * 3
+        assert s.engine.statistics().regions == 0
+        s.native.hold_closings = False
+
+
 async def test_a_connect_that_is_never_answered_has_its_own_clock(scene: SceneMaker) -> None:
     """Every caller that shares it waits for as long as it wanted; the late peer is let go."""
     async with scene() as s:
