@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import mmap
 
 import pytest
 
@@ -12,14 +13,16 @@ from hixl_aio import (
     Access,
     BatchError,
     Completion,
+    Get,
+    MemoryRegion,
     OperationState,
-    Put,
+    PartState,
     RegionBusyError,
     StaleRegionError,
     TransferFailedError,
     TransferLostError,
 )
-from hixl_aio.testing import FaultPlan
+from hixl_aio.testing import FaultPlan, HoldPoint
 from tests.conformance.conftest import link
 from tests.conformance.support import Pair, faulty, memory
 
@@ -121,24 +124,70 @@ async def test_memory_of_an_abandoned_get_is_not_freed_when_all_references_are_g
         assert pair.near.statistics().abandoned == 0
 
 
-async def test_a_target_that_is_closed_and_made_anew_gets_nothing_of_the_old_put(link: str) -> None:
-    """Before anything has moved, or in the middle of it: the rest fails, and the new region is untouched."""
-    for at in ("posted", "half"):
-        plan = FaultPlan()
-        async with faulty(link, near=plan) as pair:
-            target, remote = await pair.target(SIZE)
-            source = await pair.source(SIZE, NEW[0])
-            held = plan.hold(at="posted" if at == "posted" else "half")
-            op = pair.near.put(source, remote, signal="done")
-            await held.wait_caught()
-            await target.aclose()
-            anew = await memory(pair.far, link, SIZE, label="target", access=Access.READ_WRITE)
-            anew.view()[:] = PATTERN
-            held.release()
-            with pytest.raises(StaleRegionError):
-                await op
-            assert (await pair.far.wait_signal("done")).error is not None
-            assert bytes(anew.view()) == PATTERN
+async def again(pair: Pair, region: MemoryRegion, buffer: mmap.mmap) -> MemoryRegion:
+    """A new region where that one was."""
+    place = region._record.address
+    if pair.link == "shm":
+        anew = await pair.far.allocate(SIZE, label="target", access=Access.READ_WRITE)
+    else:
+        anew = await pair.far.register(buffer, label="target", access=Access.READ_WRITE)
+    assert anew._record.address == place, "the same memory is in use again"
+    await pair.peer.refresh()
+    return anew
+
+
+@pytest.mark.parametrize("at", ["posted", "half"])
+async def test_memory_that_has_a_new_owner_gets_nothing_of_the_old_put(link: str, at: HoldPoint) -> None:
+    """The target takes the block back from a held put and gives it to another: whose bytes stay, first and
+    last, and the old put fails."""
+    plan = FaultPlan()
+    buffer = mmap.mmap(-1, SIZE)
+    async with faulty(link, near=plan) as pair:
+        if link == "shm":
+            target = await pair.far.allocate(SIZE, label="target", access=Access.READ_WRITE)
+        else:
+            target = await pair.far.register(buffer, label="target", access=Access.READ_WRITE)
+        await pair.peer.refresh()
+        late, source = await pair.source(SIZE, OLD[0]), await pair.source(SIZE, NEW[0])
+        held = plan.hold(at=at)
+        op = pair.near.put(late, pair.peer.region("target"), signal="old")
+        await held.wait_caught()
+        assert bytes(target.view()) == (
+            bytes(SIZE) if at == "posted" else OLD[: SIZE // 2] + bytes(SIZE // 2)
+        )
+        await target.aclose()
+        anew = await again(pair, target, buffer)
+        await pair.near.put(source, pair.peer.region("target"), signal="new")
+        assert (await pair.far.wait_signal("new")).error is None
+        assert bytes(anew.view()) == NEW
+        held.release()
+        with pytest.raises(StaleRegionError):
+            await op
+        assert (await pair.far.wait_signal("old")).error is not None
+        assert bytes(anew.view()) == NEW
+
+
+@pytest.mark.parametrize("at", ["posted", "half"])
+async def test_the_source_of_a_put_that_everybody_has_dropped_stays_what_it_was(
+    link: str, at: HoldPoint
+) -> None:
+    """Completion, region and buffer are gone for the program, which uses memory on: the bytes arrive."""
+    plan = FaultPlan()
+    async with faulty(link, near=plan) as pair:
+        target, remote = await pair.target(SIZE)
+        held = plan.hold(at=at)
+        pair.near.put(await pair.source(SIZE, NEW[0]), remote, signal="landed")
+        await held.wait_caught()
+        gc.collect()
+        others = [await memory(pair.near, link, SIZE) for _ in range(32)]
+        for other in others:
+            other.view()[:] = PATTERN
+        assert pair.near.statistics().busy_regions == 1
+        held.release()
+        assert (await pair.far.wait_signal("landed")).error is None
+        assert bytes(target.view()) == NEW
+        await pair.near.flush()
+        assert pair.near.statistics().busy_regions == 0
 
 
 async def test_a_lost_completion_keeps_its_memory_until_the_link_is_torn_down(link: str) -> None:
@@ -184,24 +233,76 @@ async def test_a_late_completion_settles_what_was_abandoned(link: str) -> None:
 
 
 async def test_a_batch_that_failed_keeps_all_its_parts(link: str) -> None:
-    """The error may be early; no region of any part is free before the whole has settled."""
+    """The error may be early: all 64 destinations stay where the late bytes go, though nobody holds them."""
     plan = FaultPlan()
     async with faulty(link, near=plan, drain_timeout=0.02) as pair:
-        _, remote = await pair.target(SIZE)
-        sources = [await pair.source(1 << 10) for _ in range(8)]
-        plan.lie()
-        parts = [Put(source, remote[1 << 10 : 2 << 10]) for source in sources]
-        batch = pair.near.batch(parts)
-        with pytest.raises(BatchError) as failed:
-            await batch
-        assert [index for index, _ in failed.value.failures] == list(range(8))
-        assert all(source.busy for source in sources)
-        for source in sources[:2]:
+        target, remote = await pair.target(64 << 10)
+        target.view()[:] = bytes(range(64)) * (1 << 10)
+        buffers = [mmap.mmap(-1, 1 << 10) for _ in range(64)]  # none of them is known to anybody else
+        inboxes = [await pair.near.register(buffer) for buffer in buffers]
+        lies = plan.lie(count=2)
+        parts = [Get(remote[n << 10 : (n + 1) << 10], inbox) for n, inbox in enumerate(inboxes)]
+        first, second = pair.near.batch(parts), pair.near.batch(parts)
+        for batch in (first, second):
+            with pytest.raises(BatchError) as failed:
+                await batch
+            assert [index for index, _ in failed.value.failures] == list(range(64))
+            assert batch.state is OperationState.QUARANTINED
+        assert pair.near.statistics().busy_regions == 64
+        for inbox in (inboxes[0], inboxes[3], inboxes[40]):
             with pytest.raises(RegionBusyError):
-                await source.aclose()
+                await inbox.aclose()
+        del inboxes, inbox, parts
+        gc.collect()
+        with pytest.raises(BufferError):
+            buffers[63].resize(2 << 10)  # still exported
+        for buffer in buffers:
+            buffer[:] = PATTERN[: 1 << 10]
+        assert lies.release(0) == 1
+        await plan.wait_pending(1)
+        assert [buffer[:] for buffer in buffers] == [bytes(range(64)) * 16] * 64
+        # What has not landed before the teardown never does, and then all of it is free.
+        for buffer in buffers:
+            buffer[:] = PATTERN[: 1 << 10]
         await pair.peer.abort()
-        await batch.settled()
-        assert not any(source.busy for source in sources)
+        await asyncio.gather(first.settled(), second.settled())
+        assert pair.near.statistics().busy_regions == 0
+        assert lies.release() == 0
+        assert all(buffer[:] == PATTERN[: 1 << 10] for buffer in buffers)
+
+
+async def test_a_batch_with_a_part_that_failed_ends_when_the_others_have(link: str) -> None:
+    """Part 3 of 64 has become stale and others are held: no end before, and after it nothing is written."""
+    plan = FaultPlan()
+    size = 1 << 10
+    async with faulty(link, near=plan) as pair:
+        gone, stale = await pair.target(size, label="gone")
+        target, remote = await pair.target(64 * size)
+        target.view()[:] = NEW
+        inboxes = [await memory(pair.near, link, size) for _ in range(64)]
+        views = [inbox.view() for inbox in inboxes]
+        sources = [stale if n == 3 else remote[n * size : (n + 1) * size] for n in range(64)]
+        held = plan.hold(at="half")
+        batch = pair.near.batch([Get(source, inbox) for source, inbox in zip(sources, inboxes, strict=True)])
+        await held.wait_caught()
+        await gone.aclose()
+        waiting = asyncio.create_task(batch.wait())
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        assert all(inbox.busy for inbox in inboxes)
+        held.release()
+        with pytest.raises(BatchError) as failed:
+            await waiting
+        assert [(index, type(error)) for index, error in failed.value.failures] == [(3, StaleRegionError)]
+        states = [part.state for part in batch.parts]
+        assert states == [PartState.STALE if n == 3 else PartState.DONE for n in range(64)]
+        assert [bytes(view) for view in views] == [bytes(size) if n == 3 else NEW[:size] for n in range(64)]
+        # It has ended, so all of it is free and nobody writes it.
+        assert not any(inbox.busy for inbox in inboxes)
+        for view in views:
+            view[:] = PATTERN[:size]
+        await pair.near.flush()
+        assert all(bytes(view) == PATTERN[:size] for view in views)
 
 
 async def test_what_is_quarantined_ends_with_the_engine() -> None:

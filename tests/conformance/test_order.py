@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import anyio
 import pytest
 
@@ -9,15 +11,17 @@ from hixl_aio import (
     EngineOptions,
     InvalidArgumentError,
     OperationState,
+    RegionBusyError,
     TransferFailedError,
     TransferQueueFullError,
     TransferStoppedError,
     TransferTimeoutError,
     UnsupportedError,
 )
+from hixl_aio.testing import FaultPlan
 
-from ..loops import Promise, gather, turns
-from .support import LINKS, Pair, connected
+from ..loops import Promise, Tasks, gather, turns
+from .support import LINKS, Pair, connected, faulty
 
 
 async def test_after_a_fence_later_operations_see_earlier_bytes(pair: Pair) -> None:
@@ -219,6 +223,35 @@ async def test_a_full_line_raises_and_room_can_be_waited_for(link: str) -> None:
         operations.append(pair.near.put(source, remote))
         await pair.near.flush()
         assert all(operation.exception() is None and operation.done() for operation in operations)
+
+
+async def test_memory_of_what_waits_in_line_is_kept_and_not_given_back(link: str) -> None:
+    """Pinned from the call, not from the post: freeing it is refused or has to wait, and its bytes arrive."""
+    plan = FaultPlan()
+    async with faulty(link, near=plan, credits_per_peer=1, drain_timeout=0.02) as pair, Tasks() as tasks:
+        target, remote = await pair.target(3 * 4096)
+        held = plan.hold()
+        first = pair.near.put(await pair.source(4096, 1), remote[:4096])
+        await held.wait_caught()
+        source = await pair.source(4096, 2)
+        second = pair.near.put(source, remote[4096 : 2 * 4096])
+        third = pair.near.put(await pair.source(4096, 3), remote[2 * 4096 :])  # nobody holds its source
+        assert (second.state, third.state) == (OperationState.WAITING, OperationState.WAITING)
+        with pytest.raises(RegionBusyError) as busy:
+            await source.aclose()
+        assert busy.value.pins == 1
+        gc.collect()
+        others = [await pair.source(4096, 9) for _ in range(16)]
+        assert pair.near.statistics().busy_regions == 3
+        closing = tasks.start(source.aclose())
+        await turns(2)
+        assert not closing.done()
+        held.release()
+        await closing.result()
+        assert second.done()
+        await gather(first, third)
+        assert bytes(target.view()) == bytes([1]) * 4096 + bytes([2]) * 4096 + bytes([3]) * 4096
+        assert all(bytes(other.view()) == bytes([9]) * 4096 for other in others)
 
 
 @pytest.mark.parametrize("link", LINKS, indirect=True)

@@ -417,6 +417,30 @@ async def test_the_parts_of_a_batch_that_outlives_its_deadline_are_pending_and_t
         assert [part.error for part in batch.parts] == [None, None if status is Status.OK else late.value]
 
 
+async def test_a_batch_that_ends_early_keeps_every_part_until_the_link_has_gone(scene: SceneMaker) -> None:
+    """Part 3 of 64 has failed, part 40 is under way: the error is early and names both, all stay pinned."""
+    async with scene(drain_timeout=0.01) as s:
+        inboxes = [await s.engine.register(bytearray(8)) for _ in range(64)]
+        batch = s.engine.batch([Get(s.remote[0:8], inbox) for inbox in inboxes])
+        states = [PartState.DONE] * 64
+        states[3], states[40] = PartState.FAILED, PartState.PENDING
+        s.native.end(status=Status.FAILED, quiescent=False, parts=bytes(states))
+        with pytest.raises(BatchError) as failed:
+            await batch
+        assert [index for index, _ in failed.value.failures] == [3]
+        assert [part.state for part in batch.parts] == states
+        assert all(inbox.busy for inbox in inboxes)
+        with pytest.raises(RegionBusyError):
+            await inboxes[0].aclose()
+        del inboxes[:]
+        gc.collect()
+        assert s.engine.statistics().busy_regions == 64
+        assert not batch.cancel()
+        s.native.peer_down(1)
+        await batch.settled()
+        assert s.engine.statistics().busy_regions == 0
+
+
 async def test_credits_and_native_slots_hold_the_line_in_order(scene: SceneMaker) -> None:
     """Posted in the order of the calls, also when native code has no slot for a while (INV-5)."""
     async with scene(credits_per_peer=2) as s:
