@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import inspect
+import logging
 import signal
 from collections.abc import AsyncIterator, Iterator
 
@@ -68,7 +69,20 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     return True
 
 
+class _LoopErrors(logging.Handler):
+    """What a loop tells its log where no handler is set: a callback that raised, a task left pending."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if "nobody looked at it" not in record.getMessage():  # which a test may leave at that
+            self.texts.append(self.format(record))
+
+
 _BEFORE = pytest.StashKey[Resources]()
+_LOOP_ERRORS = pytest.StashKey[_LoopErrors]()
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -76,15 +90,21 @@ def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
     """Remember what was there before any fixture."""
     gc.freeze()  # above all the reports of earlier tests, which grow and make every look for garbage slower
     item.stash[_BEFORE] = Resources.now()
+    item.stash[_LOOP_ERRORS] = _LoopErrors()
+    logging.getLogger("asyncio").addHandler(item.stash[_LOOP_ERRORS])
     return (yield)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
-    """No engine, operation, descriptor, thread or child outlives its test and its fixtures."""
+    """No engine, operation, descriptor, thread or child outlives its test and its fixtures, and no loop has
+    anything to complain of."""
     result = yield
     gc.collect()
     # No patience with descriptors: a closed engine has none (INV-10).
     left = Resources.now().added_since(item.stash[_BEFORE], patience=0.0)
+    errors = item.stash[_LOOP_ERRORS]
+    logging.getLogger("asyncio").removeHandler(errors)
     assert not left, "\n".join(left)
+    assert not errors.texts, "\n".join(errors.texts)
     return result
