@@ -371,12 +371,19 @@ class ControlPlane:
             peer._broken = text
             self._begin_disconnect(peer, abort=True)
 
-    def abort_line(self, line: PeerLine) -> None:
-        """A deadline is over, and the policy is to tear the links down."""
+    def abort_line(self, line: PeerLine, late: str) -> None:
+        """A deadline is over, and the policy is to tear the links down. All whom that ends hear why."""
         peer = self.numbers.get(line.number)
         if peer is not None and peer._state in (PeerState.CONNECTED, PeerState.CLOSING):
-            log("warning", "peer aborted after a timeout", peer=peer.address)
+            log("warning", "peer aborted after a timeout", peer=peer.address, detail=late)
+            if peer._state is PeerState.CONNECTED:  # else the application has ended it
+                peer._broken = f"{late}, and timeout_policy='abort' tore the links down"
             self._begin_disconnect(peer, abort=True)
+
+    def why_broken(self, number: int) -> str:
+        """What we tore the links of that peer down for; empty if we did not."""
+        peer = self.numbers.get(number)
+        return "" if peer is None else peer._broken
 
     # ---- the end
 

@@ -40,6 +40,7 @@ class About:
     waited: float = 0.0
     waiting: int = 0
     limit: int = 0
+    broken: str = ""  # why we gave up the links to the peer
     hint: str | None = None
 
 
@@ -130,6 +131,8 @@ def from_status(code: int, text: str = "", about: About = _NOTHING) -> HixlAioEr
     status = status_of(abs(code))
     if status is Status.INTERNAL and abs(code) != Status.INTERNAL:
         text = f"unknown native status {code}" + (f": {text}" if text else "")
+    if status in (Status.PEER_LOST, Status.PEER_CLOSED):
+        text = text or about.broken
     if status is Status.OK:
         return errors.InternalError(
             "a native call said 'ok' where it had to fail" + (f": {text}" if text else "")

@@ -305,7 +305,8 @@ class Operations:
             self.table.move(operation, OperationState.ABANDONED)
         self._conclude(operation, error)
         if self._runtime.options.timeout_policy == "abort":
-            self._runtime.control.abort_line(operation.line)
+            late = f"a {about.op} of {about.nbytes} bytes exceeded its timeout of {operation.timeout} s"
+            self._runtime.control.abort_line(operation.line, late)
 
     def _stop_takes_effect(self, operation: Operation) -> bool:
         """Request a stop; true if the transport gets a moment for it, after which we look again."""
@@ -414,4 +415,5 @@ class Operations:
             waiting=operation.line.waiting,
             label="" if target is None else target.label,
             generation=0 if target is None else target.generation,
+            broken=self._runtime.control.why_broken(operation.line.number),
         )

@@ -82,7 +82,9 @@ class EngineOptions:
         cancel_grace: how long a cancelled await waits for its transfer to settle.
         drain_timeout: how long closing a region or a peer waits for operations that hold it; None for no
             limit.
-        timeout_policy: what becomes of an operation whose deadline is over.
+        timeout_policy: what becomes of an operation whose deadline is over: "drain", it ends in the
+            transport's own time; "abort", its peer is given up, and all operations with that peer end with a
+            `PeerLostError` that names the late one.
         credits_per_peer: operations posted to one peer at a time.
         line_capacity: operations that may wait for a credit of one peer.
         signal_capacity: unread signals that each peer may leave with us.

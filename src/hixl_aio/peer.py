@@ -92,7 +92,7 @@ class Peer:
         self._wanted = False  # a call has returned it to the application
         self._was_accepted = False  # the other side began
         self._last_sequence = 0  # of its signals
-        self._broken = ""  # how its link broke its promise, if it did
+        self._broken = ""  # why we gave its links up, if we did: a promise broken, a deadline over
         self.name, self.address, self.incarnation = info[:3]
         self._route = _links(info)
 

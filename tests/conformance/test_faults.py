@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import anyio
 import pytest
 
 from hixl_aio import (
+    Access,
     ClosedError,
     Engine,
     InvalidArgumentError,
@@ -23,7 +25,7 @@ from hixl_aio import (
 from hixl_aio.testing import FaultPlan
 
 from ..loops import Tasks, outcomes
-from .support import faulty
+from .support import faulty, memory
 
 
 async def test_a_lost_signal_fails_the_link(link: str) -> None:
@@ -31,6 +33,11 @@ async def test_a_lost_signal_fails_the_link(link: str) -> None:
     plan = FaultPlan()
     async with faulty(link, far=plan) as pair, Tasks() as tasks:
         plan.drop_signal("b")
+        held = plan.hold()
+        inbox = await memory(pair.near, link, 8, label="inbox", access=Access.WRITE)
+        await pair.back.refresh()
+        put = pair.far.put(await memory(pair.far, link, 8), pair.back.region("inbox"))
+        await held.wait_caught()
         waiting = tasks.start(pair.far.wait_signal("c", peer=pair.back))
         for name in ("a", "b", "c"):
             await pair.near.signal(pair.peer, name)
@@ -38,8 +45,14 @@ async def test_a_lost_signal_fails_the_link(link: str) -> None:
         with pytest.raises(PeerLostError, match="signal 3 came after signal 1: 1 of its signals were lost"):
             await waiting.result()
         assert pair.back.state is PeerState.LOST
+        with pytest.raises(PeerLostError, match="1 of its signals were lost"):
+            await put
+        assert bytes(inbox.view()) == bytes(8)
         with pytest.raises(PeerLostError):
             await pair.far.wait_signal("b", peer=pair.back)
+        # The sender hears of it too: a bound signal says nothing any more.
+        with pytest.raises(PeerLostError):
+            await pair.near.wait_signal("never", peer=pair.peer)
 
 
 async def test_a_signal_that_comes_twice_is_delivered_once(link: str) -> None:
@@ -218,6 +231,40 @@ async def test_a_deadline_on_a_throttled_link(link: str) -> None:
         with pytest.raises(TransferTimeoutError):
             await pair.near.put(source, remote, timeout=0.05)
         assert (source.busy, bytes(target.view())) == (False, bytes(1000))
+
+
+async def test_an_abort_after_a_timeout_says_so_to_all_whom_it_ends(link: str) -> None:
+    """One of eight is late on a transport that cannot stop: the others, in flight and in line, hear whose
+    deadline it was; all memory is free once the link is down; nothing lands later; one connect cures it."""
+    plan = FaultPlan(can_stop=False)
+    async with faulty(
+        link, near=plan, credits_per_peer=6, timeout_policy="abort", cancel_grace=30, drain_timeout=30
+    ) as pair:
+        target, remote = await pair.target(8 << 10)
+        sources = [await pair.source(1 << 10, 9) for _ in range(8)]
+        held = plan.hold(count=6)
+        puts = [
+            pair.near.put(source, remote[n << 10 : (n + 1) << 10], timeout=0.1 if n == 0 else None)
+            for n, source in enumerate(sources)
+        ]
+        await held.wait_caught(6)
+        with anyio.fail_after(5):  # far from grace and drain
+            results = await outcomes(*puts, pair.near.wait_signal("never", peer=pair.peer))
+            for put in puts:
+                await put.settled()
+        assert isinstance(results[0], TransferTimeoutError)
+        for result in results[1:]:
+            assert isinstance(result, PeerLostError)
+            for word in ("put of 1024 bytes", "timeout of 0.1 s", "timeout_policy='abort'", "Connect again"):
+                assert word in str(result)
+        assert not any(source.busy for source in sources)
+        assert pair.peer.state is PeerState.LOST
+        with pytest.raises(PeerLostError, match="timeout_policy='abort'"):
+            await pair.near.put(sources[0], remote[: 1 << 10])
+        assert held.release() == 0
+        again = await pair.near.connect(pair.far.address)
+        await pair.near.put(sources[1], again.region("target")[1 << 10 : 2 << 10])
+        assert bytes(target.view()) == bytes(1 << 10) + bytes([9]) * (1 << 10) + bytes(6 << 10)
 
 
 async def test_a_delayed_operation_is_overtaken(link: str) -> None:
