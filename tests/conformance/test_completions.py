@@ -19,6 +19,7 @@ from hixl_aio import (
     OperationState,
     PeerLostError,
     Put,
+    StaleRegionError,
     TransferFailedError,
     TransferStoppedError,
     TransferTimeoutError,
@@ -154,6 +155,36 @@ async def test_any_number_of_tasks_may_await(pair: Pair) -> None:
     await operation
     await operation.wait()
     await operation.settled()
+
+
+async def test_a_failure_can_be_read_by_all_and_again(link: str, tasks: Tasks) -> None:
+    """One record, read once; who waits, watches, is cancelled meanwhile or asks later takes nothing away."""
+    plan = FaultPlan()
+    async with faulty(link, near=plan) as pair:
+        target, remote = await pair.target(8)
+        source = await pair.source(8)
+        before = pair.near.statistics().native["completed"]
+        held = plan.hold()
+        op = pair.near.put(source, remote)
+        await held.wait_caught()
+        joined = [tasks.start(op.wait(join=join)) for join in (True, False, True)]
+        gone = tasks.start(op.wait())
+        await turns()
+        gone.cancel()
+        for _ in range(10):
+            assert (pair.near.statistics().posted, op.done(), op.exception()) == (1, False, None)
+            await turns()
+        await target.aclose()
+        held.release()
+        results = [await task.outcome() for task in joined]
+        assert await gone.cancelled()
+        for _ in range(2):
+            with pytest.raises(StaleRegionError) as again:
+                await op
+            assert again.value is op.exception()
+        assert all(result is op.exception() for result in results)
+        counts = pair.near.statistics()
+        assert (counts.in_flight, counts.native["completed"] - before) == (0, 1)
 
 
 async def test_cancelling_one_awaiting_task_does_not_touch_the_others(pair: Pair, tasks: Tasks) -> None:

@@ -55,6 +55,23 @@ async def test_a_lost_signal_fails_the_link(link: str) -> None:
             await pair.near.wait_signal("never", peer=pair.peer)
 
 
+async def test_a_lost_signal_that_nothing_follows_ends_with_the_deadline_of_who_waits(link: str) -> None:
+    """Bound to a put, and the only one: the bytes are there, the wait ends in its time, and whatever is said
+    next names the loss."""
+    plan = FaultPlan()
+    async with faulty(link, far=plan) as pair:
+        lost = plan.drop_signal("landed")
+        target, remote = await pair.target(8)
+        await pair.near.put(await pair.source(8, 7), remote, signal="landed")
+        with pytest.raises(TimeoutError), anyio.fail_after(0.05):
+            await pair.far.wait_signal("landed", peer=pair.back)
+        assert (lost.hits, bytes(target.view())) == (1, bytes([7] * 8))
+        assert pair.back.state is PeerState.CONNECTED  # nobody could know
+        await pair.near.signal(pair.peer, "next")
+        with pytest.raises(PeerLostError, match="signal 2 came after signal 0: 1 of its signals were lost"):
+            await pair.far.wait_signal("landed", peer=pair.back)
+
+
 async def test_a_signal_that_comes_twice_is_delivered_once(link: str) -> None:
     """The second one is dropped, and the link goes on."""
     plan = FaultPlan()

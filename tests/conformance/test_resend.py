@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import anyio
 import pytest
 
 from hixl_aio import (
@@ -64,6 +65,24 @@ async def test_a_signal_that_is_lost_comes_after_a_timeout_and_before_later_ones
         arrived = [await anext(pair.far.signals()) for _ in range(3)]
         assert [signal.name for signal in arrived] == ["first", "second", "third"]
         assert lost.hits == 2
+
+
+@pytest.mark.parametrize("form", ["positive", "negative"])
+async def test_the_only_signal_there_is_comes_although_nothing_follows_it(link: str, form: str) -> None:
+    """Bound to a put, lost three times, and no later one shows the gap: the sender's own clock does it."""
+    async with lossy(link) as (pair, near, far):
+        target, remote = await pair.target(8)
+        lost = far.drop_signal("only", count=3)
+        if form == "negative":
+            near.fail()
+        put = pair.near.put(await pair.source(8, 7), remote, signal="only")
+        with anyio.fail_after(10):
+            signal = await pair.far.wait_signal("only", peer=pair.back)
+        assert (signal.error is not None) == (form == "negative")
+        assert bytes(target.view()) == (bytes(8) if form == "negative" else bytes([7] * 8))
+        assert (lost.hits, pair.far.statistics().unread_signals) == (3, 0)
+        await put.settled()
+        assert (put.exception() is not None) == (form == "negative")
 
 
 async def test_a_bound_signal_comes_after_its_bytes_and_in_the_negative_form_if_they_did_not(

@@ -139,6 +139,32 @@ async def test_a_full_queue_is_an_error_at_the_sender(link: str) -> None:
         ]
 
 
+@pytest.mark.parametrize("link", LINKS, indirect=True)
+async def test_five_thousand_unread_signals_lose_none(link: str) -> None:
+    """As many as there are places by default are kept, each of the others is an error at the sender, and two
+    waiters for different names get what is theirs and nothing else."""
+    async with connected(EngineOptions(links=(link,)), link) as pair, Tasks() as tasks:
+        places = pair.far.options.signal_capacity
+        sent: dict[str, list[int]] = {"even": [], "odd": []}
+        refused = 0
+        for number in range(5000):
+            name = "odd" if number % 2 else "even"
+            try:
+                pair.near.signal(pair.peer, name, number.to_bytes(4, "little"))
+                sent[name].append(number)
+            except SignalQueueFullError:
+                refused += 1
+        assert (places, refused) == (4096, 5000 - 4096)
+
+        async def take(name: str) -> list[int]:
+            found = [await pair.far.wait_signal(name) for _ in range(places // 2)]
+            return [int.from_bytes(signal.payload, "little") for signal in found]
+
+        even, odd = tasks.start(take("even")), tasks.start(take("odd"))
+        assert {"even": await even.result(), "odd": await odd.result()} == sent
+        assert pair.far.statistics().unread_signals == 0
+
+
 async def _send_when_there_is_room(pair: Pair) -> None:
     while True:
         try:
