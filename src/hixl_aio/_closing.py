@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from hixl_aio._bridge.base import weightier
 from hixl_aio._checks import check_seconds
 from hixl_aio._core.credits import MAX_ENDED_IN_A_TURN
-from hixl_aio._core.gate import Gate
+from hixl_aio._core.gate import EitherGate, Gate
 from hixl_aio._core.lifecycle import LifeState
 from hixl_aio._core.optable import OperationState
 from hixl_aio._log import log
@@ -43,15 +43,27 @@ async def close_engine(runtime: Runtime, drain_timeout: float | None) -> None:
     if runtime.current() is not life.owner or life.state is LifeState.FORKED:
         raise life.refusal(runtime.current())
     if runtime.closing_gate is not None:
-        await runtime.wait_gate(runtime.closing_gate)
+        await _close_along(runtime, runtime.closing_gate)
         return
     runtime.closing_gate = Gate(runtime.bridge.wake)
+    runtime.hurry = Gate(runtime.bridge.wake)
     life.advance(LifeState.CLOSING)
     try:
         cancelled = await _close(runtime, drain_timeout)
     finally:
         runtime.closing_gate.open()
     if cancelled is not None:
+        raise cancelled
+
+
+async def _close_along(runtime: Runtime, closed: Gate) -> None:
+    """Another call closes it: wait for that. A cancellation here ends its drain, and is raised when all is
+    closed."""
+    _, cancelled = await runtime.bridge.hold(closed, None, patient=False)
+    if cancelled is not None:
+        if runtime.hurry is not None:
+            runtime.hurry.open()
+        await runtime.bridge.hold(closed, None)
         raise cancelled
 
 
@@ -101,7 +113,8 @@ async def _drain(runtime: Runtime, seconds: float | None) -> BaseException | Non
     gate = runtime.ops.table.empty_gate(runtime.bridge.wake)
     if gate is None:
         return None
-    _, cancelled = await runtime.bridge.hold(gate, seconds, patient=False)
+    enough = gate if runtime.hurry is None else EitherGate(gate, runtime.hurry)
+    _, cancelled = await runtime.bridge.hold(enough, seconds, patient=False)
     return cancelled
 
 

@@ -127,7 +127,9 @@ class RegionBook:
             return
         runtime.check()
         if record.closing is not None:
-            await runtime.wait_gate(record.closing)
+            _, cancelled = await runtime.bridge.hold(record.closing, None)
+            if cancelled is not None:
+                raise cancelled
             if not record.closed:
                 raise RegionBusyError(label=record.label, pins=record.pins)
             return

@@ -71,6 +71,7 @@ class Runtime:
         "debug",
         "environment",
         "faults",
+        "hurry",
         "incarnation",
         "life",
         "lookout",
@@ -109,6 +110,7 @@ class Runtime:
         self.spinner = Spinner(self)
         self.data = DataPlane(self)
         self.closing_gate: Gate | None = None
+        self.hurry: Gate | None = None  # while it closes: opens when the drain is to end
         self.faults: FaultListener | None = None  # set before it opens, by hixl_aio.testing
 
     # ---- life

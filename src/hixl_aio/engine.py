@@ -122,7 +122,7 @@ class Engine:
             (INV-10).
 
         Cancellation: the engine closes all the same, without draining any further; then the cancellation is
-            raised.
+            raised. So it is for each of several calls.
 
         Args:
             drain_timeout: seconds, or None for no limit.

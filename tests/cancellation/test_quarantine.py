@@ -127,6 +127,7 @@ async def test_memory_of_an_abandoned_get_is_not_freed_when_all_references_are_g
 async def again(pair: Pair, region: MemoryRegion, buffer: mmap.mmap) -> MemoryRegion:
     """A new region where that one was."""
     place = region._record.address
+    await pair.back.refresh()  # a turn of the thread that has closed it: by now it holds nothing of it either
     if pair.link == "shm":
         anew = await pair.far.allocate(SIZE, label="target", access=Access.READ_WRITE)
     else:

@@ -11,6 +11,7 @@ import threading
 import warnings
 from collections.abc import Callable
 
+import anyio
 import pytest
 
 import hixl_aio
@@ -28,9 +29,10 @@ from hixl_aio import (
     UnsupportedError,
     WrongLoopError,
 )
+from hixl_aio.testing import FaultPlan
 
 from ..loops import Promise, Tasks, gather, outcomes, run_on, turns
-from .support import Pair, connected
+from .support import Pair, connected, faulty
 
 
 async def test_an_engine_is_built_outside_and_opened_inside_a_loop() -> None:
@@ -148,6 +150,56 @@ async def test_closing_under_cancellation_closes_all_the_same(pair: Pair, tasks:
     assert await closing.cancelled()
     assert pair.near.closed
     assert pair.near.statistics().in_flight == 0
+
+
+async def test_a_cancelled_close_beside_another_one_ends_when_the_engine_is_closed(
+    link: str, tasks: Tasks
+) -> None:
+    """The first has all the time there is; the second one's cancellation cuts that short for both."""
+    plan = FaultPlan()
+    async with faulty(link, near=plan) as pair:
+        _, remote = await pair.target(8)
+        source = await pair.source(8)
+        held = plan.hold()
+        put = pair.near.put(source, remote, timeout=None)
+        await held.wait_caught()
+        first = tasks.start(pair.near.aclose(drain_timeout=None))
+        await turns(3)
+        second, third = tasks.start(pair.near.aclose()), tasks.start(source.aclose())
+        await turns(3)
+        assert [task.done() for task in (first, second, third)] == [False] * 3
+        second.cancel()
+        third.cancel()
+        with anyio.fail_after(5):
+            for closing in (second, third):
+                assert await closing.cancelled()
+                assert pair.near.closed
+                assert put.state is OperationState.SETTLED
+            await first.result()
+        assert isinstance(put.exception(), ClosedError)
+
+
+async def test_a_cancelled_close_of_a_region_beside_another_one_ends_when_it_is_closed(
+    link: str, tasks: Tasks
+) -> None:
+    """Nobody goes on with memory that is still written."""
+    plan = FaultPlan()
+    async with faulty(link, near=plan) as pair:
+        _, remote = await pair.target(8)
+        source = await pair.source(8)
+        held = plan.hold()
+        get = pair.near.get(remote, source)
+        await held.wait_caught()
+        first, second = tasks.start(source.aclose()), tasks.start(source.aclose())
+        await turns(3)
+        second.cancel()
+        await turns(3)
+        assert not second.done()
+        held.release()
+        assert await second.cancelled()
+        assert source.closed
+        await first.result()
+        await get
 
 
 async def test_use_from_another_loop_or_thread_is_refused_at_once(pair: Pair, loop: str) -> None:

@@ -9,12 +9,13 @@ import asyncio
 import collections
 import random
 import sys
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
 
-from hixl_aio import Access, EngineOptions, Signal
+from hixl_aio import Access, EngineOptions, Signal, StaleRegionError
 from hixl_aio.testing import EnginePair, FaultPlan, Hold, check_quiescent, connected_engines
 
 from ..soak import rounds
@@ -258,3 +259,51 @@ async def test_nested_ends_in_one_turn_leave_one_outcome_and_free_memory(which: 
         await check_quiescent(pair.near)
         await check_quiescent(pair.far)
         assert plan.pending == 0
+
+
+async def both(*stages: Coroutine[Any, Any, None]) -> None:
+    """Two stages in a group in a timeout."""
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+        for stage in stages:
+            group.create_task(stage)
+
+
+@pytest.mark.parametrize("first", ["transfer", "program"])
+async def test_stages_that_fail_in_one_turn_are_both_in_the_group(first: str) -> None:
+    """A transfer that fails and a program that fails, in either order: the group holds the error of each."""
+    plan = FaultPlan()
+    async with connected_engines(EngineOptions(links=("shm",)), plan=plan) as pair:
+        task = asyncio.current_task()
+        assert task is not None
+        source = await pair.near.allocate(4096)
+        for _ in range(rounds(20, 1000)):
+            target = await pair.far.allocate(4096, label="target", access=Access.WRITE)
+            await pair.peer.refresh()
+            held, fail = plan.hold(), asyncio.Event()
+            put = pair.near.put(source, pair.peer.region("target"))
+            await held.wait_caught()
+            await target.aclose()
+
+            async def program(fail: asyncio.Event = fail) -> None:
+                await fail.wait()
+                raise StageFailed
+
+            before = pair.near.statistics().native["completed"]
+
+            def end(held: Hold = held, fail: asyncio.Event = fail, before: int = before) -> None:
+                if first == "program":
+                    fail.set()
+                held.release()
+                while pair.near.statistics().native["completed"] == before:
+                    time.sleep(0)  # its record comes within this turn
+                pair.near._runtime.on_readable()
+                fail.set()
+
+            asyncio.get_running_loop().call_soon(end)
+            with pytest.raises(ExceptionGroup) as failed:
+                await both(put.wait(), program())
+            assert {type(error) for error in failed.value.exceptions} == {StageFailed, StaleRegionError}
+            assert not source.busy
+            if sys.version_info >= (3, 13):  # older task groups may keep a request of their own
+                assert task.cancelling() == 0
+        await check_quiescent(pair.near)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import mmap
 import socket
 import time
 from collections.abc import Awaitable, Callable, Coroutine
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hixl_aio import ClosedError, Completion, Engine, OperationState
+from hixl_aio import ClosedError, Completion, Engine, OperationState, Put
 from tests.soak import rounds
 
 from .support import MIB, Pair, open_pair
@@ -195,6 +196,59 @@ async def test_a_second_close_ends_with_the_first_and_not_before() -> None:
         assert all(put.done() for put in puts)
         await pair.near.aclose()
         await pair.far.aclose()
+
+
+@pytest.mark.parametrize("link", LINKS)
+async def test_a_hundred_who_put_get_batch_and_listen_hear_of_one_end_with_three_who_close(link: str) -> None:
+    """Each hears at once, with its memory let go of: what it then writes there stays. All closers find the
+    engine closed, the one that was cancelled too."""
+    for _ in range(rounds(1, 100)):
+        pair = await open_pair(8 * MIB, link)
+        near, peer, life = pair.near, pair.peer, pair.near._runtime.life
+        buffers = [mmap.mmap(-1, MIB) for _ in range(30)]
+        inboxes = [await near.register(buffer) for buffer in buffers]
+        parts = [
+            Put(pair.source[n * MIB : (n + 1) * MIB], pair.target[n * MIB : (n + 1) * MIB]) for n in range(8)
+        ]
+        ends: list[type[BaseException] | None] = []
+
+        async def hear(wait: Awaitable[object], buffer: mmap.mmap | None = None, ends: Any = ends) -> None:
+            try:
+                await wait
+                ends.append(None)
+            except ClosedError as error:
+                ends.append(type(error))
+            if buffer is not None:
+                buffer[:] = b"\xa5" * MIB
+
+        async def close(closing: Awaitable[object], life: Any = life) -> None:
+            await closing
+            assert life.state.name == "CLOSED"
+
+        puts = [near.put(pair.source, pair.target) for _ in range(30)]
+        gets = [near.get(pair.target[:MIB], inbox) for inbox in inboxes]
+        batches = [near.batch(parts) for _ in range(10)]
+        started = [*(hear(op) for op in (*puts, *batches)), *map(hear, gets, buffers)]
+        started += [hear(near.wait_signal("never", peer=peer if n % 2 else None)) for n in range(30)]
+        tasks = [asyncio.create_task(one) for one in started]
+        await asyncio.sleep(0)
+        assert not batches[-1].done()
+        begun = time.monotonic()
+        first = asyncio.create_task(close(near.aclose(drain_timeout=0)))
+        second = asyncio.create_task(close(near.aclose()))
+        leaving = asyncio.create_task(near.__aexit__(None, None, None))
+        await asyncio.sleep(0)
+        leaving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await leaving
+        assert life.state.name == "CLOSED"
+        await asyncio.gather(first, second, *tasks)
+        assert time.monotonic() - begun < 2
+        assert len(ends) == WAITERS
+        assert ends.count(ClosedError) > 30, "those who listen, and some of the others"
+        assert all(op.state is OperationState.SETTLED for op in (*puts, *gets, *batches))
+        await pair.far.aclose()
+        assert all(buffer[:] == b"\xa5" * MIB for buffer in buffers)
 
 
 async def leave_by_error(engine: Engine) -> None:

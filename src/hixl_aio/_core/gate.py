@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ("Gate",)
+__all__ = ("EitherGate", "Gate")
 
 
 class Gate:
@@ -38,3 +38,26 @@ class Gate:
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             self._wake(waiter)
+
+
+class EitherGate:
+    """Open when one of two gates is."""
+
+    __slots__ = ("_gates",)
+
+    def __init__(self, one: Gate, other: Gate) -> None:
+        self._gates = (one, other)
+
+    @property
+    def is_open(self) -> bool:
+        """One of them is open."""
+        return any(gate.is_open for gate in self._gates)
+
+    def add(self, waiter: Any) -> bool:
+        """Wake `waiter` when the first of them opens; False if one is open already."""
+        return not self.is_open and all(gate.add(waiter) for gate in self._gates)
+
+    def discard(self, waiter: Any) -> None:
+        """Forget a waiter that has gone."""
+        for gate in self._gates:
+            gate.discard(waiter)
