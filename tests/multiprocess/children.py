@@ -155,6 +155,31 @@ async def write_generations(parent: Parent, address: str, links: list[str], nbyt
         await parent.say({"written": written, "stale": stale, "absent": absent})
 
 
+async def write_with_kept_key(parent: Parent, address: str, links: list[str], nbytes: int) -> None:
+    """Write 0x57 under one key until that is stale, and three times more; when told, take the next one."""
+    async with Engine(options=options(links)) as engine:
+        source = await engine.allocate(nbytes)
+        source.view()[:] = b"\x57" * nbytes
+        peer = await engine.connect(address)
+
+        async def refresh_for_ever() -> None:
+            while True:
+                await peer.refresh()
+
+        refreshing = asyncio.ensure_future(refresh_for_ever())
+        while (await engine.wait_signal("go on", peer=peer)).payload != b"end":
+            await peer.refresh()
+            inbox = peer.region("inbox")
+            stale = 0
+            while stale < 4:
+                try:
+                    await engine.put(source, inbox)
+                except hixl_aio.StaleRegionError:
+                    stale += 1
+            await engine.signal(peer, "stale")
+        refreshing.cancel()
+
+
 async def forbid_process_vm(parent: Parent, address: str) -> None:
     """Connect from behind a seccomp filter that refuses process_vm_readv and process_vm_writev, and put."""
     refuse_system_calls((310, 311))
@@ -306,6 +331,49 @@ async def allocate_within(parent: Parent, address: str, limit: str, value: int) 
         async with await engine.allocate(4096, access=Access.WRITE) as small:
             small.view()[:] = b"\x02" * 4096
         await parent.say({"done": True})
+
+
+async def put_without_room_to_map(parent: Parent, address: str, links: list[str], nbytes: int) -> None:
+    """Connect and put where the peer's memory does not fit into our address space; then where it does."""
+    async with Engine(options=options(links)) as engine:
+        source = await engine.register(bytearray(b"\x33" * 4096))
+        await (await engine.allocate(4096, access=Access.WRITE)).aclose()  # threads and arenas are there now
+        room = used_of("RLIMIT_AS") + nbytes // 2
+        resource.setrlimit(resource.RLIMIT_AS, (room, resource.RLIM_INFINITY))
+        peer = await engine.connect(address)
+        for limit in (room, resource.RLIM_INFINITY):
+            resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
+            said: dict[str, object] = {"route": [link.name for link in peer.route]}
+            for label in ("large", "small"):
+                try:
+                    await engine.put(source, peer.region(label)[:4096])
+                    said[label] = None
+                except hixl_aio.HixlAioError as error:
+                    said[label] = f"{type(error).__name__}: {error}"
+            await parent.say(said)
+
+
+async def own_three_but_one(parent: Parent, address: str, limit: str, value: int) -> None:
+    """Three regions, the second of which a resource limit forbids; then it may be made after all."""
+    async with Engine() as engine:
+        await engine.connect(address)
+        kept = [await engine.allocate(2 << 20, label="first", access=Access.READ_WRITE)]
+        which = getattr(resource, limit)
+        old, before, said = resource.getrlimit(which), len(os.listdir("/proc/self/fd")), ""
+        resource.setrlimit(which, (value, old[1]))
+        try:
+            await engine.allocate(4 << 20, label="second", access=Access.READ_WRITE)
+        except hixl_aio.ResourceExhaustedError as error:
+            said = str(error)
+        resource.setrlimit(which, old)
+        left = len(os.listdir("/proc/self/fd")) - before
+        kept.append(await engine.allocate(2 << 20, label="third", access=Access.READ_WRITE))
+        await parent.say({"error": said, "left": left, "regions": engine.statistics().regions})
+        await parent.hear()
+        kept.append(await engine.allocate(4 << 20, label="second", access=Access.READ_WRITE))
+        await parent.say({"digests": [digest(region) for region in kept]})
+        await parent.hear()
+        await parent.say({"second": digest(kept[2])})
 
 
 def used_of(limit: str) -> int:

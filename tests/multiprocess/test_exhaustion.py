@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from hixl_aio import Engine, EngineOptions, PeerLostError, TransferFailedError
+from hixl_aio import Access, Engine, EngineOptions, NotRegisteredError, PeerLostError, TransferFailedError
 from hixl_aio.testing import ProcessFailedError, child_process
 
 from . import children
@@ -98,6 +98,58 @@ async def test_a_limit_is_an_error_of_allocate(limit: str, value: int, refused: 
     assert {each["access"] for each in heard if each["error"] == "ResourceExhaustedError"} == refused
     for each in heard:
         assert each["error"] is None or str(256 << 20) in each["text"]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(("limit", "value"), [("RLIMIT_FSIZE", 3 << 20), ("RLIMIT_NOFILE", 0)])
+async def test_a_region_that_cannot_be_made_leaves_nothing_and_the_others_whole(
+    limit: str, value: int
+) -> None:
+    """The second of three fails in native code: its peer sees the first and the third, and writes both; the
+    label is free for another attempt."""
+    async with (
+        Engine() as engine,
+        child_process(children.own_three_but_one, address=engine.address, limit=limit, value=value) as owner,
+    ):
+        peer = await engine.accept()
+        heard = await owner.hear()
+        assert (heard["left"], heard["regions"]) == (0, 2)
+        assert "cannot reserve 4194304 bytes" in heard["error"] or "ulimit -n" in heard["error"]
+        await peer.refresh()
+        with pytest.raises(NotRegisteredError):
+            peer.region("second")
+        source = await engine.allocate(4 << 20)
+        for byte, label in ((b"\x01", "first"), (b"\x03", "third")):
+            source.view()[:] = byte * (4 << 20)
+            await engine.put(source[: 2 << 20], peer.region(label))
+        await owner.say({})
+        expected = [bytes([byte]) * (nbytes << 20) for byte, nbytes in ((1, 2), (3, 2), (0, 4))]
+        digests = [hashlib.blake2b(content).hexdigest() for content in expected]
+        assert (await owner.hear())["digests"] == digests
+        await peer.refresh()
+        await engine.put(source, peer.region("second"))
+        await owner.say({})
+        assert (await owner.hear())["second"] == hashlib.blake2b(b"\x03" * (4 << 20)).hexdigest()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("links", [[], ["shm"]], ids=["all", "shm"])
+async def test_a_peer_that_cannot_map_our_memory_harms_neither(links: list[str]) -> None:
+    """Its address space has no room: it goes by another link, or its put is refused; what fits is written."""
+    nbytes = 512 << 20
+    async with Engine() as engine:
+        large = await engine.allocate(nbytes, label="large", access=Access.READ_WRITE)
+        small = await engine.allocate(8192, label="small", access=Access.READ_WRITE)
+        large.view()[:4096] = b"\x11" * 4096
+        async with child_process(
+            children.put_without_room_to_map, address=engine.address, links=links, nbytes=nbytes
+        ) as attacher:
+            for _ in range(2):
+                heard = await attacher.hear()
+                assert heard["small"] is None
+                assert (heard["large"] or "").startswith("UnsupportedError" if links else "")
+        assert bytes(small.view()) == b"\x33" * 4096 + bytes(4096)
+        assert bytes(large.view()[:8192]) == (b"\x11" if links else b"\x33") * 4096 + bytes(4096)
 
 
 MIB = 1 << 20

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+import warnings
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ import pytest
 from hixl_aio import (
     AbandonedTransferWarning,
     ClosedError,
+    Completion,
     ConnectTimeoutError,
     Engine,
     EngineOptions,
@@ -22,6 +24,7 @@ from hixl_aio import (
     PeerError,
     PeerLostError,
     PeerState,
+    RegionBusyError,
     TransferTimeoutError,
 )
 from hixl_aio.testing import ChildProcess, child_process
@@ -139,6 +142,45 @@ async def test_a_stopped_peer_that_is_killed_is_lost(link: str, memory: str) -> 
         assert look(s.peer) is PeerState.LOST
         assert not s.source.busy
         await s.engine.put(s.source, s.other.region("inbox"))
+
+
+async def test_memory_of_cancelled_gets_comes_back_with_the_death_of_who_may_write_it() -> None:
+    """The peer copies, is stopped, and cannot say that it has let go: what it was given stays busy, however
+    long. Once it is dead all is free, and what the next owner writes there stays."""
+    async with opened("cooperative", "register", patience=0.05) as s:
+        s.target.stop()
+        assert look(s.peer) is PeerState.SUSPECT
+        pool: list[MemoryRegion] = []
+        gets: list[Completion] = []
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            # A get that is cancelled before its first chunk is with the peer is simply stopped.
+            while not any(memory.busy for memory in pool):
+                pool += [await s.engine.register(bytearray(NBYTES)) for _ in range(4)]
+                gets += [s.engine.get(s.peer.region("inbox"), memory, timeout=None) for memory in pool[-4:]]
+                tasks = [asyncio.create_task(get.wait()) for get in gets[-4:]]
+                await asyncio.sleep(0)
+                for task in tasks:
+                    task.cancel()
+                await asyncio.wait(tasks)
+        assert {warning.category for warning in told} == {AbandonedTransferWarning}
+        told.clear()  # a warning of that kind knows its Completion
+        views = [memory.view() for memory in pool]
+        busy = [memory for memory in pool if memory.busy]
+        counts = s.engine.statistics()
+        assert (counts.abandoned, counts.abandoned_nbytes) == (len(busy), len(busy) * NBYTES)
+        with pytest.raises(RegionBusyError):  # those that were not given to it have been let go of
+            await busy[0].aclose()
+        s.target.kill()
+        async with asyncio.timeout(1):
+            for get in gets:
+                await get.settled()
+        assert s.engine.statistics().abandoned == s.engine.statistics().busy_regions == 0
+        for view in views:
+            view[:] = b"\xa5" * NBYTES
+        for memory in pool:
+            await memory.aclose()
+        assert all(view == b"\xa5" * NBYTES for view in views)
 
 
 async def test_leaving_a_stopped_peer_takes_its_patience_and_no_longer() -> None:
