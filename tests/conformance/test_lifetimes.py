@@ -32,7 +32,7 @@ from hixl_aio import (
 from hixl_aio.testing import FaultPlan
 
 from ..loops import Promise, Tasks, gather, outcomes, run_on, turns
-from .support import Pair, connected, faulty
+from .support import Pair, connected, faulty, memory
 
 
 async def test_an_engine_is_built_outside_and_opened_inside_a_loop() -> None:
@@ -335,18 +335,33 @@ async def test_a_subprocess_inherits_nothing(pair: Pair) -> None:
         assert kind not in process.stdout
 
 
-async def test_dropping_an_open_engine_only_warns(link: str) -> None:
-    """The warning names the engine; what it started still ends, and nothing crashes."""
-    del link
-    engine = Engine(name="dropped")
-    await engine.__aenter__()
-    runtime = engine._runtime
-    region = await engine.allocate(8, label="x", access=Access.WRITE)
-    with pytest.warns(UnclosedResourceWarning, match="dropped"):  # noqa: PT031
-        del engine
-        gc.collect()
-    assert not region.closed
-    await runtime.close(1.0)
+async def test_dropping_all_of_an_open_engine_only_warns(link: str) -> None:
+    """Engine, peer, region and completion go with a put under way: the warning names the engine, the bytes
+    and the signal arrive all the same, and its region stays whole."""
+    far = Engine(options=EngineOptions(links=(link,)))
+    async with far:
+        plan = FaultPlan()
+        engine = plan.engine(name="dropped", options=far.options)
+        await engine.__aenter__()
+        runtime = engine._runtime
+        target = await memory(far, link, 4096, label="target", access=Access.WRITE)
+        peer = await engine.connect(far.address)
+        source = await memory(engine, link, 4096)
+        source.view()[:] = b"\x07" * 4096
+        inbox = await engine.allocate(8, label="x", access=Access.WRITE)
+        held = plan.hold(at="half")
+        op = engine.put(source, peer.region("target"), signal="landed")
+        await held.wait_caught()
+        with pytest.warns(UnclosedResourceWarning, match="dropped"):  # noqa: PT031
+            del engine, peer, source, op
+            gc.collect()
+        others = [await far.register(bytearray(b"\x09" * 4096)) for _ in range(32)]
+        held.release()
+        assert (await far.wait_signal("landed")).error is None
+        assert bytes(target.view()) == b"\x07" * 4096
+        assert all(bytes(other.view()) == b"\x09" * 4096 for other in others)
+        assert not inbox.closed
+        await runtime.close(1.0)
 
 
 async def test_two_runs_in_a_row_work(loop: str) -> None:

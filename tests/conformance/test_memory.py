@@ -39,6 +39,9 @@ from .support import Pair, connected
         numpy.zeros((2, 3), dtype=numpy.int32, order="F"),
         numpy.zeros(3, dtype="datetime64[s]"),
         numpy.zeros((1, 3)).T,
+        numpy.zeros((4, 3))[2],
+        numpy.zeros((), dtype="V24"),
+        numpy.zeros((2, 3, 4), dtype="b").T,
     ],
     ids=lambda buffer: f"{type(buffer).__name__}-{getattr(buffer, 'dtype', '')}",
 )
@@ -63,7 +66,15 @@ async def test_contiguous_buffers_of_any_type_take_part(pair: Pair, buffer: Any)
 async def test_buffers_that_cannot_take_part_are_refused(one: Engine) -> None:
     """Not contiguous, empty, no buffer, objects: a typed error before anything is registered."""
     matrix = numpy.arange(16).reshape(4, 4)
-    with_gaps: list[Any] = [matrix[:, ::2], matrix[::2], memoryview(bytearray(8))[::2], matrix[::-1]]
+    with_gaps: list[Any] = [
+        matrix[:, ::2],
+        matrix[::2],
+        memoryview(bytearray(8))[::2],
+        matrix[::-1],
+        matrix[1:3, 1:3],
+        numpy.broadcast_to(numpy.arange(4), (4, 4)),  # each row is the same memory
+        numpy.arange(24).reshape(2, 3, 4).transpose(1, 0, 2),
+    ]
     for bad in with_gaps:
         with pytest.raises(NotContiguousError) as refused:
             await one.register(bad)

@@ -148,6 +148,50 @@ async def pool(how: str) -> None:
     await still_whole(pair, puts)
 
 
+def load(pair: Pair, view: memoryview, orders: Any, answers: Any) -> None:
+    """A data loader's worker: forked, it keeps all of the parent's objects and serves several rounds."""
+    while (order := orders.get()) is not None:
+        try:
+            pair.put()  # what a data set does that has kept the engine
+        except EngineForkedError as error:
+            answers.put((order, refused(pair), bytes(view[:4]), error))
+
+
+async def workers(how: str) -> None:
+    """Forked workers that stay for several rounds beside puts in flight; they end, or are made to."""
+    pair = await open_pair(16 * MIB, LINK)
+    pair.source.view()[:] = b"\x5a" * (16 * MIB)
+    before = memoryview(b"before the fork")
+    context = multiprocessing.get_context("fork")
+    orders, answers = context.Queue(), context.Queue()
+    puts = pair.put_many(16)
+    processes = [
+        context.Process(target=load, args=(pair, before, orders, answers), daemon=True) for _ in range(2)
+    ]
+    for process in processes:
+        process.start()
+    loop = asyncio.get_running_loop()
+    for order in range(10):
+        puts += pair.put_many(2)
+        orders.put(order)
+        found, count, seen, error = await loop.run_in_executor(None, answers.get)
+        assert (found, count, seen) == (order, 7, b"befo"), (found, count, seen)
+        assert isinstance(error, EngineForkedError)  # it came through the queue as a pickle
+    for process in processes:
+        {"end": lambda: orders.put(None), "terminate": process.terminate, "kill": process.kill}[how]()
+    for process in processes:
+        await loop.run_in_executor(None, process.join)
+        assert process.exitcode == {"end": 0, "terminate": -signal.SIGTERM, "kill": -signal.SIGKILL}[how]
+    for queue in (orders, answers):
+        queue.close()
+        queue.join_thread()
+    await asyncio.gather(*(put.wait() for put in puts))
+    back = await pair.near.register(bytearray(16 * MIB))
+    await pair.near.get(pair.target, back)
+    assert back.view() == pair.source.view()
+    await still_whole(pair, puts)
+
+
 async def spawn(how: str) -> None:
     """`subprocess.run` beside puts in flight, also without closing descriptors."""
     pair = await open_pair(16 * MIB, LINK)
@@ -165,7 +209,7 @@ async def spawn(how: str) -> None:
 
 
 FUNCTIONS: dict[str, Callable[[str], Coroutine[Any, Any, None]]] = {
-    function.__name__: function for function in (leave, fork_and_finalize, pool, spawn)
+    function.__name__: function for function in (leave, fork_and_finalize, pool, workers, spawn)
 }
 
 if __name__ == "__main__":

@@ -46,6 +46,19 @@ def test_a_process_pool_works_beside_transfers(loop: str, how: str) -> None:
 
 
 @pytest.mark.timeout(60 + 10 * ROUNDS)
+@pytest.mark.parametrize("how", ["end", "terminate", "kill"])
+@pytest.mark.parametrize("link", ["shm", "cma", "cooperative"])
+@pytest.mark.parametrize("loop", LOOPS)
+def test_forked_workers_with_a_copy_of_everything_serve_beside_transfers(
+    loop: str, link: str, how: str
+) -> None:
+    """As data loaders' do: each call of theirs is refused, the error reaches the parent through a queue, and
+    however they go, the puts complete and the bytes are exact."""
+    for _ in range(ROUNDS):
+        multiply(loop, link, "workers", how)
+
+
+@pytest.mark.timeout(60 + 10 * ROUNDS)
 @pytest.mark.parametrize("how", ["close", "inherit"])
 @pytest.mark.parametrize("loop", LOOPS)
 def test_subprocess_run_beside_transfers_inherits_nothing(loop: str, how: str) -> None:
