@@ -301,7 +301,11 @@ async def test_a_cancelled_waiter_puts_its_signal_back_to_the_front() -> None:
             for number in range(total):
                 await send_when_there_is_room(pair, "s", number.to_bytes(4, "little"))
                 if chance.random() < 0.1:
-                    await asyncio.sleep(0)
+                    # Until all have been taken, so that several come at once to one who waits for the first.
+                    while pair.far.statistics().unread_signals:  # noqa: ASYNC110
+                        await asyncio.sleep(0)
+                    for _ in range(chance.randrange(20)):
+                        await asyncio.sleep(0)
 
         sending = asyncio.ensure_future(send())
         while len(got) < total:

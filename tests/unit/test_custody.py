@@ -188,6 +188,16 @@ async def test_the_deadline_gives_a_stop_a_moment_and_then_tells(scene: SceneMak
         s.native.end()
         await slow.settled()
         assert isinstance(slow.exception(), TransferTimeoutError)
+        failed = start(s, timeout=0.01)
+        told: list[Completion] = []
+        failed.add_done_callback(told.append)
+        with pytest.raises(TransferTimeoutError) as first:
+            await failed
+        s.native.end(status=Status.FAILED)
+        await failed.settled()
+        await turn()
+        assert failed.exception() is first.value  # what came later is no second result
+        assert told == [failed]
 
 
 async def test_a_deadline_that_passed_while_the_loop_was_busy_does_not_count(scene: SceneMaker) -> None:
