@@ -134,7 +134,7 @@ async def test_a_task_that_never_began_leaves_its_operation_to_itself() -> None:
         held = plan.hold()
         target, remote = await pair.target(SIZE)
         op = pair.near.put(await pair.source(SIZE, 7), remote, signal="s")
-        waiting = asyncio.create_task(op.wait())
+        waiting = asyncio.Task(op.wait())  # create_task would begin it where tasks are eager
         waiting.cancel()
         await asyncio.wait([waiting])
         await held.wait_caught()
