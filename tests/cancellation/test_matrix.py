@@ -12,7 +12,7 @@ from hixl_aio import AbandonedTransferWarning, ClosedError, OperationState, Tran
 
 from .stage import KINDS, Stage, staged
 from .tables import CANNOT_STOP, OPERATIONS, Answer, row_id
-from .ways import WAYS, Way
+from .ways import WAYS, TaskCancel, Way
 
 pytestmark = pytest.mark.asyncio
 
@@ -33,7 +33,19 @@ def check_usable(stage: Stage) -> None:
 @pytest.mark.parametrize("answer", CANCELLED, ids=row_id)
 async def test_cancelled(answer: Answer, way: type[Way], kind: str) -> None:
     """Whoever cancels, in whatever state: the await ends as the table says, and so do bytes and signal."""
-    async with staged(answer, kind) as stage:
+    await _cancel(answer, way, kind, "shm")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("link", ["inproc", "cma", "cooperative"])
+@pytest.mark.parametrize("answer", CANCELLED, ids=row_id)
+async def test_cancelled_over_the_other_links(answer: Answer, link: str, kind: str) -> None:
+    """Whoever copies: we within the process or across, or the peer."""
+    await _cancel(answer, TaskCancel, kind, link)
+
+
+async def _cancel(answer: Answer, way: type[Way], kind: str, link: str) -> None:
+    async with staged(answer, kind, link=link) as stage:
         chosen = way()
         before = _cancelling()
         waiting = asyncio.create_task(_checked(chosen, stage))
@@ -92,8 +104,10 @@ async def test_its_own_timeout(answer: Answer, kind: str) -> None:
             with pytest.raises(TransferTimeoutError):
                 await waiting
         check_usable(stage)
+        told = stage.op.exception()
         stage.hold.release()
         await stage.op.settled()
+        assert stage.op.exception() is told
         assert not stage.local.busy
         await stage.check_signal()
         stage.check_bytes()

@@ -10,7 +10,7 @@ from typing import Final
 
 import anyio
 
-__all__ = ("WAYS", "Way")
+__all__ = ("WAYS", "TaskCancel", "Way")
 
 _SOON: Final = 0.05
 

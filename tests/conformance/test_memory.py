@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import gc
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -18,10 +19,12 @@ from hixl_aio import (
     ClosedError,
     Engine,
     EngineOptions,
+    Get,
     HixlAioError,
     InvalidArgumentError,
     MemoryKind,
     NotContiguousError,
+    Put,
     RegionBusyError,
 )
 
@@ -179,6 +182,32 @@ async def test_lengths_ends_and_owners_must_match(pair: Pair) -> None:
     with pytest.raises(InvalidArgumentError):
         pair.near.put(source, remote, delivery="remote")  # type: ignore[arg-type]
     assert not source.busy
+
+
+@pytest.mark.parametrize("nbytes", [64, 1 << 20])
+async def test_views_of_a_closed_region_move_nothing(pair: Pair, nbytes: int) -> None:
+    """Whatever was made of it before: the call refuses it, and its old memory stays as it is."""
+    target, remote = await pair.target(nbytes)
+    buffer = bytearray(b"\x07" * nbytes)
+    region = await pair.near.register(buffer)
+    view = region[:]
+    await region.aclose()
+    buffer += b"free again"  # nothing of ours holds it
+    before = pair.near.statistics().native["submitted"]
+    calls: list[Callable[[], object]] = [
+        lambda: pair.near.put(view, remote, signal="s"),
+        lambda: pair.near.put(view[:8], remote[:8]),
+        lambda: pair.near.get(remote, view),
+        lambda: pair.near.batch([Put(view, remote)]),
+        lambda: pair.near.batch([Get(remote, view)], signal="s"),
+    ]
+    for call in calls:
+        with pytest.raises(ClosedError):
+            call()
+    assert pair.near.statistics().native["submitted"] == before
+    assert pair.far.statistics().unread_signals == 0
+    assert bytes(target.view()) == bytes(nbytes)
+    assert buffer[:nbytes] == b"\x07" * nbytes
 
 
 async def test_views_outlive_their_region_and_engine() -> None:
