@@ -332,10 +332,10 @@ class ControlPlane:
             peer._state = PeerState.CLOSING
             self._withdraw(peer)
             self._gone[peer.incarnation] = peer
-            if not abort:
-                pending = peer._line.flush(lambda: Gate(runtime.bridge.wake))
-                if pending is not None:
-                    _, first = await runtime.bridge.hold(pending[0], runtime.options.drain_timeout)
+        if not abort and peer._id not in self._closing:  # whoever else closes it
+            pending = peer._line.flush(lambda: Gate(runtime.bridge.wake))
+            if pending is not None:
+                _, first = await runtime.bridge.hold(pending[0], runtime.options.drain_timeout)
         if peer._id in self.numbers:
             gate = self._begin_disconnect(peer, abort=abort or bool(peer._line.inflight))
             _, cancelled = await runtime.bridge.hold(gate, runtime.options.cancel_grace)

@@ -25,9 +25,10 @@ from hixl_aio import (
     RemoteRegion,
     StaleRegionError,
 )
+from hixl_aio.testing import FaultPlan
 
 from ..loops import CANCELLED, Promise, Tasks, gather, outcomes, turns
-from .support import Pair, connected
+from .support import Pair, connected, faulty
 
 
 async def test_a_second_connect_returns_the_same_peer(pair: Pair) -> None:
@@ -181,6 +182,39 @@ async def test_closing_a_peer_ends_its_use(pair: Pair) -> None:
     assert again is not pair.peer
     assert again.incarnation == pair.peer.incarnation
     await pair.near.put(source, remote)  # the same life: the descriptor is still good
+
+
+async def test_a_second_close_of_a_peer_ends_with_the_first_and_an_abort_cuts_both_short(
+    link: str, tasks: Tasks
+) -> None:
+    """What may still end does, however many close; all of them go on when the connection is over."""
+    for way in ("drained", "aborted"):
+        plan = FaultPlan()
+        async with faulty(link, near=plan) as pair:
+            target, remote = await pair.target(8)
+            held = plan.hold()
+            put = pair.near.put(await pair.source(8, 7), remote, signal="s")
+            await held.wait_caught()
+            closing = [tasks.start(pair.peer.aclose()) for _ in range(3)]
+            await turns(3)
+            closing[1].cancel()
+            await turns(10)
+            assert not any(task.done() for task in closing)
+            assert not put.done()
+            if way == "drained":
+                held.release()
+                await put
+                assert (await pair.far.wait_signal("s")).error is None
+                assert bytes(target.view()) == bytes([7]) * 8
+            else:
+                with anyio.fail_after(2):
+                    await pair.peer.abort()
+                assert isinstance(put.exception(), PeerLostError)
+            assert await closing[1].cancelled()
+            for task in (closing[0], closing[2]):
+                await task.result()
+            assert pair.peer.state is PeerState.CLOSED
+            assert not pair.near._runtime.control.numbers
 
 
 async def test_aborting_a_peer_ends_what_is_under_way(pair: Pair) -> None:
