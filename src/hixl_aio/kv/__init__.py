@@ -10,6 +10,8 @@ try:
 except ModuleNotFoundError as _error:
     raise ModuleNotFoundError('hixl_aio.kv needs NumPy: pip install "hixl-aio[kv]"', name="numpy") from _error
 
+from hixl_aio.kv._matching import Layers
+from hixl_aio.kv.blocks import Blocks, BlockTable
 from hixl_aio.kv.errors import (
     KVError,
     KVLayoutError,
@@ -33,10 +35,7 @@ from hixl_aio.kv.orders import (
     vllm,
 )
 from hixl_aio.kv.plan import (
-    Blocks,
-    BlockTable,
     Conversion,
-    Layers,
     Move,
     Plan,
     Spans,

@@ -28,28 +28,30 @@ TokenOrder: TypeAlias = Literal["NHD", "HND"]
 
 
 class ModelOptions(TypedDict, total=False):
-    """What all constructors take, as keywords.
+    """Keywords that all constructors take: which part of which model.
 
     `layers` and `heads` are a number (so many, from 0) or the numbers themselves, counted in the whole model.
-    The others are those of :class:`KVLayout`; `align` maps axes to the bytes to which their strides are
-    rounded up.
+    The others are those of :class:`KVLayout`.
     """
 
     layers: int | Sequence[int]
     heads: int | Sequence[int]
-    value_head_dim: int | None
     quantization: str
     window: int | None
     total_heads: int | None
     total_layers: int | None
-    align: Mapping[str, int]
 
 
 class CacheOptions(ModelOptions, total=False):
-    """Those, and what a row is. `layers`, `heads`, `head_dim` and `dtype` must be given."""
+    """Those, and what a row is. `layers`, `heads`, `head_dim` and `dtype` must be given.
+
+    `align` maps axes to the bytes to which their strides are rounded up.
+    """
 
     head_dim: int
     dtype: str
+    value_head_dim: int | None
+    align: Mapping[str, int]
 
 
 def dense(

@@ -43,7 +43,8 @@ def from_tensors(
     block_size: int | None = None,
     paged: bool = True,
     latent: bool = False,
-    **options: Unpack[CacheOptions],
+    dtype: str | None = None,
+    **options: Unpack[ModelOptions],
 ) -> KVTensors:
     """The layout of tensors as they are: NumPy arrays, torch tensors, anything with `__array_interface__`.
 
@@ -56,8 +57,8 @@ def from_tensors(
         block_size: tokens in a block, where T holds all blocks.
         paged: False: N counts the sequences of a contiguous cache.
         latent: one latent for each token instead of keys and values (MLA).
-        options: see :class:`CacheOptions`. `heads` must be given; `layers` are those of the tensors, from 0;
-            `dtype` overrides theirs, for a cache whose tensors are declared as bytes of something else.
+        dtype: what the values are, where the tensors are declared as something else of that size.
+        options: see :class:`ModelOptions`. `heads` must be given; `layers` are those of the tensors, from 0.
 
     Raises:
         KVLayoutError: shapes that contradict `order` or each other, a row that is not contiguous, negative
@@ -73,23 +74,24 @@ def from_tensors(
             argument="order", value=order, expected="a C, or values=, or latent=True: one of them"
         )
     heads = numbers("heads", options.get("heads"))
-    read = [_read(tensor, options.get("dtype")) for tensor in every]
+    read = [_read(tensor, dtype) for tensor in every]
     views = [_view(tensor, order, len(heads), block_size) for tensor in read]
-    for view in views[1:]:
-        if view.counts != views[0].counts or view.dtype != views[0].dtype:
-            raise KVLayoutError(
-                argument="tensors", value=view.shown, expected=f"{views[0].shown} as the first"
-            )
+    _check_alike(views[: len(tensors)], views[len(tensors) :])
     layers = numbers("layers", options.get("layers", len(tensors) * views[0].counts["L"]))
     planes: list[KVPlane] = []
     for index, view in enumerate(views):
         kind: Kind = "latent" if latent else "key" if index < len(tensors) else "value"
         planes += _planes(view, kind, index, layers, (index % len(tensors)) * view.counts["L"])
-    options["dtype"], options["head_dim"] = views[0].dtype, views[0].head_dim
-    if views[-1].head_dim != views[0].head_dim:
-        options["value_head_dim"] = views[-1].head_dim
+    width, value_width = views[0].head_dim, views[-1].head_dim
+    taken: CacheOptions = {
+        **options,
+        "dtype": views[0].dtype,
+        "head_dim": width,
+        "value_head_dim": None if value_width == width else value_width,
+        "align": {},
+    }
     counts, nbytes = views[0].counts, [tensor.nbytes for tensor in read]
-    layout = make(planes, nbytes, heads, counts["T"], counts["N"], paged, options)
+    layout = make(planes, nbytes, heads, counts["T"], counts["N"], paged, taken)
     if layout.layers != tuple(sorted(layers)):
         raise KVLayoutError(
             argument="layers", value=len(layers), expected=f"the {len(layout.layers)} of the tensors"
@@ -127,7 +129,13 @@ def from_pointer(
         raise KVLayoutError(argument="pointer", value=pointer, expected="an address")
     if order.partition("|")[1] and not order.startswith("|"):
         raise KVLayoutError(argument="order", value=order, expected="one tensor: nothing before the bar")
-    given: CacheOptions = {**options, "head_dim": head_dim, "dtype": dtype}
+    given: CacheOptions = {
+        **options,
+        "dtype": dtype,
+        "head_dim": head_dim,
+        "value_head_dim": None,
+        "align": {},
+    }
     given.setdefault("layers", layer_count)
     given.setdefault("heads", num_heads)
     layout = dense(order, block_size=max_seq_len, num_blocks=slots, paged=False, **given)
@@ -168,7 +176,9 @@ class _View:
 
     @property
     def shown(self) -> str:
-        return f"{self.dtype} " + " ".join(f"{axis}={count}" for axis, count in self.counts.items())
+        return (
+            " ".join(f"{axis}={self.counts[axis]}" for axis in "LCNTH") + f" D={self.head_dim} {self.dtype}"
+        )
 
 
 def _read(tensor: Any, dtype: str | None) -> _Strided:
@@ -248,6 +258,16 @@ def _view(tensor: _Strided, order: str, heads: int, block_size: int | None) -> _
         found = f"{counts['C']} along C and {counts['H']} along H"
         raise KVLayoutError(argument="tensors", value=found, expected=f"2 along C, and {heads} heads")
     return _View(counts, strides, head_dim, tensor.dtype)
+
+
+def _check_alike(keys: Sequence[_View], values: Sequence[_View]) -> None:
+    """All have the same axes and type, and rows of the same width within keys and within values."""
+    first = keys[0]
+    for views in (keys, values):
+        for view in views:
+            if (view.counts, view.dtype, view.head_dim) != (first.counts, first.dtype, views[0].head_dim):
+                expected = f"{first.shown} as the first"
+                raise KVLayoutError(argument="tensors", value=view.shown, expected=expected)
 
 
 def _planes(view: _View, kind: Kind, tensor: int, layers: Sequence[int], first: int) -> list[KVPlane]:
