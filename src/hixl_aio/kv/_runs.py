@@ -143,8 +143,11 @@ def _inner(planes: PlaneSet, count: int) -> Runs:
     sources, destinations, sizes = planes.heads
     size = int(sizes[0])
     steps = np.arange(count, dtype=np.int64)
-    if planes.tokens == (size, size) and bool((sizes == size).all()):
-        steps, sizes = steps[:1], sizes * count  # tokens of a head, or of all heads, lie one behind the other
+    if planes.tokens == (
+        size,
+        size,
+    ):  # tokens of each head, or of all heads at once, lie one behind the other
+        steps, sizes = steps[:1], sizes * count
     parts = [
         (own[:, None, None] + steps[None, :, None] * step + heads).ravel()
         for own, step, heads in zip(planes.offsets, planes.tokens, (sources, destinations), strict=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import tracemalloc
 from typing import Any
 
@@ -17,6 +18,7 @@ from hixl_aio.kv import (
     KVMismatchError,
     KVMissingError,
     KVOverlapError,
+    KVPlane,
     KVRangeError,
     Plan,
     dense,
@@ -45,6 +47,17 @@ def listed(made: Plan) -> list[tuple[int, int, int, int, int]]:
             move.src_offsets.tolist(), move.dst_offsets.tolist(), move.nbytes.tolist(), strict=True
         )
     ]
+
+
+def place(layout: KVLayout, plane: KVPlane, blocks: list[int], token: int, head: int) -> int:
+    """Where a row is."""
+    block, inside = divmod(token, layout.block_size)
+    return (
+        plane.offset
+        + blocks[block] * plane.block_stride
+        + inside * plane.token_stride
+        + head * plane.head_stride
+    )
 
 
 # ---- layers
@@ -142,6 +155,34 @@ def test_two_contiguous_caches_move_heads_whole() -> None:
     slots = huggingface(max_batch_size=2, max_cache_len=1 << 20, **MODEL)
     made = plan(slots, slots, [0], [1], tokens=range(1 << 19))
     assert made.descriptors == 4 * 2 * 2
+
+
+NARROW = ("LC|NTHD", "L|NTHCD", "L|NCTHD", "L|NTCHD", "L|CNHTD", "|NLCHTD", "|NHTLCD", "|CLNTHD")
+
+
+@pytest.mark.parametrize("theirs", NARROW)
+@pytest.mark.parametrize("ours", NARROW)
+def test_values_narrower_than_keys_come_from_any_order_into_any_other(ours: str, theirs: str) -> None:
+    """Keys and values then have strides of their own in one tensor; what is not asked for does not change."""
+    options: dict[str, Any] = {**MODEL, "value_head_dim": 1, "num_blocks": 4}
+    source, destination = dense(ours, block_size=2, **options), dense(theirs, block_size=4, **options)
+    made = plan(source, destination, [3, 0, 1], [2, 0], tokens=range(1, 6))
+    generator = np.random.default_rng(0)
+    there = [generator.integers(0, 256, nbytes, dtype=np.uint8) for nbytes in source.tensor_nbytes]
+    here = [generator.integers(0, 256, nbytes, dtype=np.uint8) for nbytes in destination.tensor_nbytes]
+    expected = [tensor.copy() for tensor in here]
+    for src_tensor, dst_tensor, start, to, nbytes in listed(made):
+        here[dst_tensor][to : to + nbytes] = there[src_tensor][start : start + nbytes]
+    for one, other in zip(source.planes, destination.planes, strict=True):
+        for token, head in itertools.product(range(1, 6), range(2)):
+            start, to = (
+                place(source, one, [3, 0, 1], token, head),
+                place(destination, other, [2, 0], token, head),
+            )
+            nbytes = source.row_nbytes(one.kind)
+            expected[other.tensor][to : to + nbytes] = there[one.tensor][start : start + nbytes]
+    for found, wanted in zip(here, expected, strict=True):
+        np.testing.assert_array_equal(found, wanted)
 
 
 def test_values_narrower_than_keys_are_taken_apart() -> None:

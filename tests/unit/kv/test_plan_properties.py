@@ -43,9 +43,9 @@ def test_two_engines(data: st.DataObject) -> None:
     model = data.draw(models())
     request = data.draw(requests())
     generator = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
-    whole = [(tuple(range(model.layers)), tuple(data.draw(st.permutations(range(model.heads)))))]
     sides = []
     for first in request.firsts:
+        whole = [(tuple(range(model.layers)), tuple(data.draw(st.permutations(range(model.heads)))))]
         sides += caches(model, data.draw(forms(model)), whole, first, request, generator)
     (source, ours), (destination, theirs) = sides
     count = data.draw(st.integers(1, model.layers))

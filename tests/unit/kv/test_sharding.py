@@ -54,6 +54,13 @@ def test_latents_come_from_one_rank_and_ranks_take_turns() -> None:
     assert Counter(share.source for share in assign(held[:4], held)) == {0: 2, 1: 2, 2: 2, 3: 2}
 
 
+def test_sources_share_bytes_and_not_requests() -> None:
+    """Whoever sends four heads has sent as much as whoever sends one to each of four."""
+    sources = [Holding((0,), (0, 1, 2, 3))] * 2
+    shares = assign(sources, [sources[0], *(Holding((0,), (head,)) for head in range(4))])
+    assert [share.source for share in shares] == [0, 1, 1, 1, 1]
+
+
 def test_stages_are_matched_by_layer() -> None:
     """From two stages to three: the middle one gets its layers from both."""
     sources = [Holding(layers_of_stage(6, stage, 2), (0, 1)) for stage in range(2)]
