@@ -164,6 +164,33 @@ def test_torch_is_recognised_and_never_imported() -> None:
             assert found.split(".")[0] not in ("torch", "torch_npu"), f"{path}:{line} imports {found}"
 
 
+def test_numpy_is_imported_where_it_is_an_extra() -> None:
+    """By the KV layer and the demo; by others inside of a function alone. Nothing below needs the KV layer."""
+    for name, path in modules():
+        top = {node.lineno for node in ast.parse(path.read_text()).body}
+        for found, line in imports(path, also_for_types=True):
+            if found.split(".")[0] == "numpy" and not name.startswith(("hixl_aio.kv", "hixl_aio.demo")):
+                assert line not in top, f"{path}:{line} imports {found}"
+            if rank(name) <= 4:
+                assert not found.startswith("hixl_aio.kv"), f"{path}:{line} imports {found}"
+
+
+def test_the_kv_layer_says_which_extra_it_needs() -> None:
+    """Where NumPy is missing."""
+    code = """
+import sys
+sys.modules["numpy"] = None
+try:
+    import hixl_aio.kv
+except ModuleNotFoundError as error:
+    print(error.name, error)
+"""
+    run = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert run.stdout == 'numpy hixl_aio.kv needs NumPy: pip install "hixl-aio[kv]"\n'
+
+
 def test_nothing_unpickles_or_evaluates() -> None:
     """Nothing from the wire is trusted (INV-12)."""
     for _, path in modules():
@@ -237,6 +264,7 @@ assert set(os.listdir("/proc/self/fd")) == before
 assert threading.active_count() == 1 and len(os.listdir("/proc/self/task")) == 1
 assert not logging.getLogger("hixl_aio").handlers and not logging.root.handlers
 heavy = {"numpy", "torch", "uvloop", "structlog", "anyio", "typer", "rich", "trio"} & set(sys.modules)
+heavy |= {"hixl_aio.kv"} & set(sys.modules)
 assert not heavy, heavy
 """
     subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, timeout=60)
