@@ -165,7 +165,7 @@ def test_torch_is_recognised_and_never_imported() -> None:
 
 
 def test_numpy_is_imported_where_it_is_an_extra() -> None:
-    """By the KV layer and the demo; by others inside of a function alone. Nothing below needs the KV layer."""
+    """By the KV layer and the demo; by others inside of functions. Nothing below needs the KV layer."""
     for name, path in modules():
         top = {node.lineno for node in ast.parse(path.read_text()).body}
         for found, line in imports(path, also_for_types=True):
