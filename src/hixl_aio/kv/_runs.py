@@ -157,9 +157,6 @@ def _inner(planes: PlaneSet, count: int) -> Runs:
 
 def joined(found: Sequence[Runs]) -> Runs:
     """All of them in the order of the destination, with those joined that are adjacent on both sides."""
-    if not found:
-        nothing = np.zeros(0, np.int64)
-        return nothing, nothing, nothing
     sources, destinations, sizes = (
         found[0] if len(found) == 1 else tuple(np.concatenate(each) for each in zip(*found, strict=True))
     )

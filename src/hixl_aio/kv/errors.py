@@ -81,7 +81,7 @@ class KVMissingError(KVError, InvalidArgumentError):
 
     Attributes:
         argument: layers or heads.
-        side: source or destination.
+        side: source, destination, or (of `assign`) sources.
         wanted: those that are to be moved.
         held: those that the side holds.
     """
@@ -111,7 +111,7 @@ class KVMissingError(KVError, InvalidArgumentError):
     def _summary(self) -> str:
         if not self.side:
             return ""
-        return f"the {self.side} holds {self.argument} {self.held}, wanted is {self.wanted}"
+        return f"{self.argument} wanted: {self.wanted}; held by the {self.side}: {self.held}"
 
 
 class KVOverlapError(KVError, InvalidArgumentError):

@@ -39,7 +39,7 @@ _LATENT: Final = ("latent",)
 _ORDER: Final = {"key": 0, "value": 1, "latent": 2}
 _VERSION: Final = 1
 # A layout may come from a peer: what it makes us allocate and compute is bounded.
-_MOST: Final = 1 << 16  # planes, tensors, heads
+_MOST: Final = 1 << 12  # planes, tensors, heads
 _LARGEST: Final = (1 << 62) - 1  # any number
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias, TypedDict, Unpack
 
@@ -137,9 +138,13 @@ def _strides(
 
 def numbers(name: str, given: int | Sequence[int] | None) -> tuple[int, ...]:
     """The numbers that a count, or a sequence, stands for."""
-    if given is None or isinstance(given, str):
-        raise KVLayoutError(argument=name, value=given, expected="a number, or a sequence of numbers")
-    return tuple(range(given)) if isinstance(given, int) else tuple(int(each) for each in given)
+    try:
+        found = tuple(range(given)) if isinstance(given, int) else tuple(map(operator.index, given or ()))
+    except TypeError:
+        found = ()
+    if not found:
+        raise KVLayoutError(argument=name, value=given, expected="how many, or their numbers: one or more")
+    return found
 
 
 def make(

@@ -140,9 +140,7 @@ def _by_holders(
         groups.setdefault(tuple(each for each in candidates if number in sets[each]), []).append(number)
     if () in groups:
         all_held = set().union(*sets.values()) if sets else set[int]()
-        raise KVMissingError(
-            argument=name, side="sources together", wanted=shown(wanted), held=shown(all_held)
-        )
+        raise KVMissingError(argument=name, side="sources", wanted=shown(wanted), held=shown(all_held))
     return [(tuple(numbers), holders) for holders, numbers in groups.items()]
 
 

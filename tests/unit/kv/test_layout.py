@@ -253,7 +253,7 @@ def test_errors_pickle_with_their_fields() -> None:
         assert str(again) == str(error)
         assert vars(again) == vars(error)
     assert str(errors[0]).startswith("dtype is int8 at the source and uint8 at the destination. ")
-    assert str(errors[1]).startswith("the source holds heads 0, wanted is 0-3. ")
+    assert str(errors[1]).startswith("heads wanted: 0-3; held by the source: 0. ")
 
 
 def test_a_large_layout_is_checked_without_looking_at_rows() -> None:

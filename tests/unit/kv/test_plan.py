@@ -197,6 +197,18 @@ def test_values_narrower_than_keys_are_taken_apart() -> None:
     assert made.nbytes == 4 * 10
 
 
+def test_pieces_of_a_million_tokens_and_more_are_cut_right() -> None:
+    """Where lengths are too long to be counted by length."""
+    slots = dense("LC|NTHD", **{**MODEL, "layers": 1}, block_size=3 << 20, num_blocks=1, paged=False)
+    paged = dense("LC|NTHD", **{**MODEL, "layers": 1}, block_size=2 << 20, num_blocks=4)
+    made = plan(slots, paged, [0], [3, 1], tokens=range(3 << 20))
+    row = 2 * 8
+    assert listed(made)[:2] == [
+        (0, 0, row * 2 << 20, row * 2 << 20, row << 20),
+        (0, 0, 0, row * 6 << 20, row * 2 << 20),
+    ]
+
+
 # ---- many times
 
 
@@ -295,24 +307,24 @@ def test_blocks_that_no_token_touches_are_not_looked_at() -> None:
             KVOverlapError,
             "block is 3, expected once at the destination, not at places 0 and 1",
         ),
-        ({"layers": [4]}, KVMissingError, "the source holds layers 0-3, wanted is 4"),
+        ({"layers": [4]}, KVMissingError, "layers wanted: 4; held by the source: 0-3"),
         (
             {"layers": (range(2), range(3, 5))},
             KVMissingError,
-            "the destination holds layers 0-3, wanted is 3-4",
+            "layers wanted: 3-4; held by the destination: 0-3",
         ),
         ({"layers": (range(2), range(3))}, KVMismatchError, "range(0, 2) at the source and range(0, 3)"),
         ({"layers": []}, KVRangeError, "layers is 'none', expected some of 0-3"),
         ({"layers": [1, 1]}, KVOverlapError, "layers is 1, expected once at the destination"),
-        ({"heads": [1, 2]}, KVMissingError, "the source holds heads 0-1, wanted is 1-2"),
+        ({"heads": [1, 2]}, KVMissingError, "heads wanted: 1-2; held by the source: 0-1"),
         ({"heads": []}, KVRangeError, "heads is 'none'"),
         ({"heads": [0, 0]}, KVOverlapError, "heads is 0"),
-        ({"to": {"layers": (7, 8)}}, KVMissingError, "the source holds layers 0-3, wanted is 7-8"),
-        ({"to": {"heads": (4, 5)}}, KVMissingError, "the source holds heads 0-1, wanted is 4-5"),
+        ({"to": {"layers": (7, 8)}}, KVMissingError, "layers wanted: 7-8; held by the source: 0-3"),
+        ({"to": {"heads": (4, 5)}}, KVMissingError, "heads wanted: 4-5; held by the source: 0-1"),
         (
             {"to": {"heads": (0,)}, "heads": [0, 1]},
             KVMissingError,
-            "the destination holds heads 0, wanted is 0-1",
+            "heads wanted: 0-1; held by the destination: 0",
         ),
         ({"to": {"dtype": "bfloat16"}}, KVMismatchError, "dtype is float16 at the source and bfloat16"),
         ({"to": {"head_dim": 8}}, KVMismatchError, "head_dim is 4 at the source and 8 at the destination"),

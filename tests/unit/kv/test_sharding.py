@@ -87,11 +87,11 @@ def test_layouts_are_holdings() -> None:
 def test_what_nobody_holds_is_refused() -> None:
     """A layer, a head, or anything where there are no sources."""
     sources = [Holding((0, 1), (0,)), Holding((2, 3), (1,))]
-    with pytest.raises(KVMissingError, match="sources together holds layers 0-3, wanted is 3-4"):
+    with pytest.raises(KVMissingError, match="layers wanted: 3-4; held by the sources: 0-3"):
         assign(sources, [Holding((3, 4), (1,))])
-    with pytest.raises(KVMissingError, match="sources together holds heads 0, wanted is 1"):
+    with pytest.raises(KVMissingError, match="heads wanted: 1; held by the sources: 0"):
         assign(sources, [Holding((0,), (1,))])
-    with pytest.raises(KVMissingError, match="layers none"):
+    with pytest.raises(KVMissingError, match="held by the sources: none"):
         assign([], [Holding((0,), (0,))])
     assert assign(sources, []) == ()
 

@@ -97,6 +97,7 @@ GOOD = np.zeros((2, 3, 4, 2, 8), np.float16)
         (lambda: from_tensors([b"bytes"], "CNTHD", heads=2), "tensors is 'bytes'"),
         (lambda: from_tensors([GOOD], "CNTHD"), "heads is None"),
         (lambda: from_tensors([GOOD], "CNTHD", heads=3), "3 heads"),
+        (lambda: from_tensors([GOOD[..., 0, :]], "CNTD", heads=0), "heads is 0"),
         (lambda: from_tensors([GOOD], "NCTHD", heads=2), "3 along C"),
         (lambda: from_tensors([GOOD], "CNTD", heads=2), "a letter of LCNTHD for each of the 5 axes"),
         (lambda: from_tensors([GOOD], "CNTXD", heads=2), "a letter of LCNTHD"),
