@@ -228,7 +228,7 @@ async def test_a_full_line_raises_and_room_can_be_waited_for(link: str) -> None:
 async def test_memory_of_what_waits_in_line_is_kept_and_not_given_back(link: str) -> None:
     """Pinned from the call, not from the post: freeing it is refused or has to wait, and its bytes arrive."""
     plan = FaultPlan()
-    async with faulty(link, near=plan, credits_per_peer=1, drain_timeout=0.02) as pair, Tasks() as tasks:
+    async with faulty(link, near=plan, credits_per_peer=1, drain_timeout=0.5) as pair, Tasks() as tasks:
         target, remote = await pair.target(3 * 4096)
         held = plan.hold()
         first = pair.near.put(await pair.source(4096, 1), remote[:4096])
